@@ -1,7 +1,9 @@
 """The process that holds many workers, and has one join, one leave and one crash.
 
 For each it says ``join``, ``leave`` or ``crash`` with how long it took until every partition had one owner that had
-loaded it, and how many partitions changed hands. The one that crashes is a process of its own.
+loaded it, how many partitions changed hands, and for how long each of these was dark: from when its owner gave it up,
+or was killed, to the first call of the next one's handler. Below 0 both had it meanwhile. The one that crashes is a
+process of its own.
 """
 
 from __future__ import annotations
@@ -10,13 +12,13 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import ringcast
-from ringcast_wire import limits
+from ringcast_wire import Strategy, limits
 
 from benchmarks.envelope.processes import Child
 from benchmarks.envelope.reporting import say
@@ -27,6 +29,8 @@ _AT_ONCE = 20
 are refreshed by the same event loop."""
 _QUIET_S = 0.75
 """After so long without an event, what everybody owns is taken for final."""
+_MEAN_OF_ONE = 16
+"""With so many partitions a worker, one without any is one that has not had its share yet."""
 _START_S = 60.0
 _HOLDS_ALL_S = 120.0
 
@@ -34,10 +38,17 @@ _HOLDS_ALL_S = 120.0
 class Fleet:
     """Workers of one key. Whoever owns what is told by their callbacks alone."""
 
-    def __init__(self, servers: str, store: str, partitions: int) -> None:
+    def __init__(self, servers: str, store: str, partitions: int, *, levels: bool, others: int = 0) -> None:
         self._servers = servers
         self._store = store
         self._partitions = partitions
+        self._others = others
+        """Workers of other processes."""
+        self._levels = levels
+        """Whether the strategy gives each worker its equal share, after which nothing moves."""
+        self._calls_at: dict[tuple[str, int], float] = {}
+        """The first call of a worker's handler for a partition since it was assigned."""
+        self._given_up_at: dict[int, float] = {}
         self._workers: dict[str, ringcast.Worker] = {}
         self._owned: dict[str, set[int]] = {}
         self._loads: set[asyncio.Task[None]] = set()
@@ -50,6 +61,8 @@ class Fleet:
         def on_assigned(_key: str, partitions: frozenset[int]) -> None:
             owned.update(partitions)
             self._event_at = time.monotonic()
+            for partition in partitions:
+                self._calls_at.pop((worker_id, partition), None)
             load = asyncio.create_task(self._load(worker_id))
             self._loads.add(load)
             load.add_done_callback(self._loads.discard)
@@ -57,13 +70,17 @@ class Fleet:
         def on_revoked(_key: str, partitions: frozenset[int]) -> None:
             owned.difference_update(partitions)
             self._event_at = time.monotonic()
+            self._given_up_at.update(dict.fromkeys(partitions, self._event_at))
+
+        def handler(change: ringcast.Change) -> None:
+            self._calls_at.setdefault((worker_id, change.partition), time.monotonic())
 
         worker = self._workers[worker_id] = ringcast.Worker(
             servers=self._servers,
             store=self._store,
             keys=[KEY],
             worker_id=worker_id,
-            handler=lambda _change: None,
+            handler=handler,
             on_assigned=on_assigned,
             on_revoked=on_revoked,
         )
@@ -81,21 +98,31 @@ class Fleet:
     async def settled(self, shares: int = 1) -> dict[int, str]:
         """Waits until nothing has moved for a while; returns the owner of each partition.
 
-        ``shares`` above 1: others own partitions too, so that some have no owner here.
+        ``shares`` above 1: workers of other processes own partitions too, so that some have no owner here.
 
         Raises:
             TimeoutError: partitions stay without an owner, or with two.
         """
+        others = self._others + shares - 1
         deadline = time.monotonic() + _HOLDS_ALL_S
         while True:
             owners = {partition: worker_id for worker_id, owned in self._owned.items() for partition in owned}
             held = sum(map(len, self._owned.values()))
-            whole = held == len(owners) and (held == self._partitions if shares == 1 else held < self._partitions)
+            whole = held == len(owners) and (held < self._partitions if others else held == self._partitions)
+            # A joiner begins without any, and that is no state of rest.
+            mean = self._partitions // (len(self._owned) + others)
+            least = mean if self._levels else min(mean // _MEAN_OF_ONE, 1)
+            whole = whole and all(len(owned) >= least for owned in self._owned.values())
             if whole and not self._loads and time.monotonic() > self._event_at + _QUIET_S:
                 return owners
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{len(owners)} of {self._partitions} partitions have an owner, {held} are owned")
             await asyncio.sleep(0.02)
+
+    def forget(self, partitions: Iterable[int]) -> None:
+        """Another process has these now: when it gives them up is when it ends."""
+        for partition in partitions:
+            self._given_up_at.pop(partition, None)
 
     async def timed(self, what: str, action: Awaitable[object], before: dict[int, str], ideal: float) -> dict[int, str]:
         """Does something to the fleet, says what came of it, and returns the owners afterwards."""
@@ -103,8 +130,14 @@ class Fleet:
         await action
         self._event_at = max(self._event_at, time.monotonic())
         after = await self.settled()
-        moved = sum(after[partition] != owner for partition, owner in before.items())
-        say(what, took_ms=(self._event_at - began) * 1e3, moved=moved, ideal=ideal)
+        moved = [partition for partition, owner in before.items() if after.get(partition) != owner]
+        first_calls = {partition: self._calls_at.get((after.get(partition, ""), partition)) for partition in moved}
+        dark_ms = [
+            (called - self._given_up_at.get(partition, began)) * 1e3
+            for partition, called in first_calls.items()
+            if called is not None
+        ]
+        say(what, took_ms=(self._event_at - began) * 1e3, moved=len(moved), ideal=ideal, dark_ms=dark_ms)
         return after
 
     async def _load(self, worker_id: str) -> None:
@@ -116,7 +149,13 @@ class Fleet:
 
 async def main(settings: dict[str, Any]) -> None:
     count, partitions = settings["workers"], settings["partitions"]
-    fleet = Fleet(settings["servers"], settings["store"], partitions)
+    fleet = Fleet(
+        settings["servers"],
+        settings["store"],
+        partitions,
+        levels=settings["strategy"] == Strategy.STICKY,
+        others=settings.get("others", 0),
+    )
     names = [f"w{number:03d}" for number in range(count)]
     async with AsyncExitStack() as stack:
         stack.push_async_callback(fleet.stop_all)
@@ -125,6 +164,8 @@ async def main(settings: dict[str, Any]) -> None:
             await asyncio.gather(*(fleet.start(name) for name in names[start : start + _AT_ONCE]))
             owners = await fleet.settled()
         say("started", most=max(sum(owner == name for owner in owners.values()) for name in names))
+        await asyncio.sleep(settings.get("rest_s", 0))
+        say("moving")
         middle = names[count // 2]
         owners = await fleet.timed(
             "leave", fleet.stop(middle), owners, sum(owner == middle for owner in owners.values())
@@ -133,7 +174,8 @@ async def main(settings: dict[str, Any]) -> None:
         if count == limits.MAX_WORKERS_PER_KEY:  # the one that is to crash needs a place
             await fleet.stop("w-new")
             owners = await fleet.settled()
-        await crash(fleet, settings, owners)
+        if settings.get("crash", True):
+            await crash(fleet, settings, owners)
     say("done")
 
 
@@ -146,6 +188,7 @@ async def crash(fleet: Fleet, settings: dict[str, Any], before: dict[int, str]) 
         await asyncio.to_thread(victim.wait_for, "ready", _START_S)
         left = await fleet.settled(shares=2)
         theirs = {partition: "w-victim" for partition in before if partition not in left}
+        fleet.forget(theirs)
         end = victim.process.terminate if settings["gently"] else victim.process.kill
         await fleet.timed("crash", asyncio.to_thread(end), {**left, **theirs}, len(theirs))
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from ringcast_client import ConfigServiceClient, RowWrite
+from ringcast_wire import Strategy
 
 from benchmarks.envelope.changes import create_store
 from benchmarks.envelope.loops import run_coroutine
@@ -15,10 +17,12 @@ from benchmarks.envelope.system import System, running
 from benchmarks.envelope.targets import KEY
 from benchmarks.envelope.values import value_of
 
-REBALANCE = "rebalance"
+REBALANCE, OWNERSHIP = "rebalance", "ownership"
 STEPS = ("join", "leave", "crash")
 _WORKERS = (10, 50, 200)
 _PARTITIONS = (256, 1_024, 4_096)
+_EXCLUSIVE = ((10, 256), (50, 1_024))
+"""Workers and partitions, with each strategy."""
 _ROWS_A_PARTITION = 4
 _START_S = 150.0
 _STEP_S = 150.0
@@ -31,15 +35,26 @@ def rebalance(run: Run) -> None:
         with run.directory() as directory, running(directory) as system:
             for partitions in (16,) if run.quick else _PARTITIONS:
                 name = f"{workers} workers, {partitions} partitions"
-                with run.case(REBALANCE, name, {"workers": workers, "partitions": partitions}) as case:
+                params = {"workers": workers, "partitions": partitions, "strategy": Strategy.JUMP}
+                with run.case(REBALANCE, name, params) as case:
+                    _measure(case, system, directory, gently=run.quick)
+
+
+def ownership(run: Run) -> None:
+    """10 workers with 256 partitions and 50 with 1,024, with each strategy in turn."""
+    for workers, partitions in ((3, 16),) if run.quick else _EXCLUSIVE:
+        for strategy in (Strategy.JUMP, Strategy.STICKY):
+            with run.directory() as directory, running(directory) as system:
+                params = {"workers": workers, "partitions": partitions, "strategy": strategy}
+                with run.case(OWNERSHIP, f"{strategy}, {workers} workers, {partitions} partitions", params) as case:
                     _measure(case, system, directory, gently=run.quick)
 
 
 def _measure(case: Case, system: System, directory: Path, *, gently: bool) -> None:
-    workers, partitions = case.params["workers"], case.params["partitions"]
-    store = f"rebalance{workers}x{partitions}"
-    run_coroutine(_fill(system.service.address, store, partitions))
-    settings = {"servers": system.nats.url, "store": store, "workers": workers, "partitions": partitions}
+    workers, partitions, strategy = (case.params[name] for name in ("workers", "partitions", "strategy"))
+    store = f"{case.scenario}{workers}x{partitions}"
+    run_coroutine(_fill(system.service.address, store, partitions, strategy))
+    settings = {"servers": system.nats.url, "store": store, **case.params}
     meter = CpuMeter(system.pids())
     with Child(
         "fleet", "benchmarks.envelope.fleet", {**settings, "directory": str(directory), "gently": gently}
@@ -54,13 +69,28 @@ def _measure(case: Case, system: System, directory: Path, *, gently: bool) -> No
                 f"{step}, moved": Figure(found["moved"], "partitions"),
                 f"{step}, moved over ideal": Figure(found["moved"] / max(found["ideal"], 1), "times"),
             }
+            if case.scenario == OWNERSHIP:
+                case.figures = {**case.figures, **_dark(step, found["dark_ms"])}
         fleet.wait_for("done", _STEP_S)
     cpu_s = meter.seconds()
     case.figures = {**case.figures, **{f"cpu, {name}": Figure(seconds, "s") for name, seconds in cpu_s.items()}}
 
 
-async def _fill(service: str, store: str, partitions: int) -> None:
-    await create_store(service, store, partitions)
+def _dark(step: str, dark_ms: list[float]) -> dict[str, Figure]:
+    """How long partitions had no owner, and for how long some had two."""
+    if not dark_ms:
+        return {}
+    owned_twice_ms = [-taken for taken in dark_ms if taken < 0]
+    return {
+        f"{step}, dark p50_ms": Figure(float(np.percentile(dark_ms, 50)), "ms"),
+        f"{step}, dark p99_ms": Figure(float(np.percentile(dark_ms, 99)), "ms"),
+        f"{step}, owned twice": Figure(len(owned_twice_ms), "partitions"),
+        f"{step}, owned twice at most_ms": Figure(max(owned_twice_ms, default=0.0), "ms"),
+    }
+
+
+async def _fill(service: str, store: str, partitions: int, strategy: Strategy) -> None:
+    await create_store(service, store, partitions, strategy=strategy)
     rows = (RowWrite(f"row-{number}", value_of(number, 16)) for number in range(partitions * _ROWS_A_PARTITION))
     async with ConfigServiceClient(service) as client:
         async for _ in client.bulk_write(store, KEY, rows):

@@ -158,6 +158,20 @@ SECTIONS = (
         _rebalance,
     ),
     Section(
+        "ownership",
+        "Exclusive ownership",
+        "The same steps with the strategy `jump` and with `sticky`, at its default times. A partition is dark from "
+        "when its owner was told to give it up, or was killed, to the first call of the next owner's handler. It was "
+        "owned twice where that call came first. All workers but the one that crashes share one core.",
+    ),
+    Section(
+        "leader",
+        "The leader of a key",
+        "With `sticky` one worker of each key writes the table of owners. It and one that follows are processes of "
+        "their own, beside all the others in one: CPU time and messages while nothing moves, and while a worker leaves "
+        "and another joins.",
+    ),
+    Section(
         "limits",
         "Hard limits",
         "Each parameter of the operating envelope is taken up to its hard limit on a real system, and then one beyond "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -25,7 +24,6 @@ RESOURCES = "resources"
 _PARTITIONS = 256
 _START_S = 120.0
 _VALUE_BYTES = 60
-_MONITOR = re.compile(r"Starting http monitor on (127\.0\.0\.1:\d+)")
 _MIB = 1 << 20
 
 
@@ -97,9 +95,7 @@ def _idle(case: Case, system: System, store: str) -> None:
 
 def _messages(system: System) -> tuple[int, int]:
     """In and out of the broker since it started."""
-    log: Sequence[str] = list(system.nats.process.log)
-    address = next(match[1] for line in log if (match := _MONITOR.search(line)))
-    with urllib.request.urlopen(f"http://{address}/varz", timeout=10) as answer:
+    with urllib.request.urlopen(f"{system.monitor}/varz", timeout=10) as answer:
         found: dict[str, Any] = json.load(answer)
     return found["in_msgs"], found["out_msgs"]
 

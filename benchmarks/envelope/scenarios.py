@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.envelope import bootstrap, changes, dispatch, events, hard_limits, peers, rebalance, resources
+from benchmarks.envelope import bootstrap, changes, dispatch, events, hard_limits, leader, peers, rebalance, resources
 from benchmarks.envelope.run import Scenario
 
 SCENARIOS = (
@@ -21,5 +21,7 @@ SCENARIOS = (
     Scenario("peers", "one change to all subscribers, beside a NATS KV, etcd and Redis", 200, peers.peers),
     Scenario("resources", "memory by rows, start-up, CPU and messages when idle", 150, resources.resources),
     Scenario("rebalance", "join, leave and crash at 10, 50 and 200 workers", 900, rebalance.rebalance),
+    Scenario("ownership", "the same with `jump` and `sticky`: how long partitions are dark", 400, rebalance.ownership),
+    Scenario("leader", "what the leader of a key takes at 200 workers with `sticky`", 700, leader.leader),
     Scenario("limits", "every hard limit of the envelope reached, and one more refused", 60, hard_limits.hard_limits),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from ringcast_testkit import ConfigServiceProcess, NatsServer, PostgresServer
 
+_MONITOR = re.compile(r"Starting http monitor on (127\.0\.0\.1:\d+)")
 DATABASES = ("sqlite", "postgresql")
 
 
@@ -19,6 +21,12 @@ class System:
     nats: NatsServer
     service: ConfigServiceProcess
     postgres: PostgresServer | None = None
+
+    @property
+    def monitor(self) -> str:
+        """URL of the broker's monitoring."""
+        log = list(self.nats.process.log)
+        return next(f"http://{match[1]}" for line in log if (match := _MONITOR.search(line)))
 
     def pids(self) -> dict[str, list[int]]:
         """By what they are."""

@@ -65,6 +65,11 @@ def options() -> argparse.Namespace:
         action="store_true",
         help="services with TLS, tokens and roles; the load is a writer",
     )
+    parser.add_argument(
+        "--policies",
+        action="store_true",
+        help="a store with limits, which the load meets; at the end it must take exactly as many rows as it may",
+    )
     parser.add_argument("--out", type=Path, default=Path("build/chaos.json"))
     chosen = parser.parse_args()
     chosen.kinds = [name for name in chosen.kinds.split(",") if name] or sorted(KINDS)
@@ -113,6 +118,7 @@ def shape_of(system: str, chosen: argparse.Namespace) -> Shape:
         service_options=SERVICE_OPTIONS,
         hold=chosen.hold,
         roles=chosen.roles,
+        policies=chosen.policies,
         strategy=chosen.strategy,
         lease_ttl_ms=chosen.lease_ttl_ms,
         call_bound_ms=chosen.call_bound_ms,

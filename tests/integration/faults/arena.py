@@ -39,6 +39,7 @@ from ringcast_testkit import (
 )
 from ringcast_wire import DEFAULT_CALL_BOUND_MS, DEFAULT_LEASE_TTL_MS, Mode, Strategy, UnavailableError, names
 
+from tests.integration.faults import policies
 from tests.integration.faults.mirror import Mirror
 from tests.integration.faults.record import Revision
 from tests.integration.faults.roles import LOAD, ROOT, ServiceRoles
@@ -85,6 +86,8 @@ class Shape:
     """Everybody logs in to NATS with one token, in place of the workers with passwords."""
     roles: bool = False
     """The services have TLS, ask for tokens, and roles say who may do what; the load is a writer."""
+    policies: bool = False
+    """The store has limits, which the load meets all the time."""
     slow_workers: tuple[str, ...] = ()
     """Workers whose handler takes some milliseconds, and fails now and then."""
     broken: str = ""
@@ -237,7 +240,7 @@ class Arena:
                     await off(worker.restart)
 
     async def create_store(self) -> None:
-        """Creates the store of the load, in a database that has none; and grants the roles, if there are any."""
+        """Creates the store of the load, in a database that has none; with roles and policies, if there are any."""
         mode, shape = Mode.FULL if self.shape.full else Mode.PARTITIONED, self.shape
         times = {"lease_ttl_ms": shape.lease_ttl_ms, "call_bound_ms": shape.call_bound_ms} if shape.exclusive else {}
         async with asyncio.timeout(PATIENCE_S):
@@ -247,6 +250,8 @@ class Arena:
                         await client.create_store(
                             STORE, partition_count=shape.partitions, mode=mode, strategy=shape.strategy, **times
                         )
+                        if shape.policies:
+                            await client.set_store_policy(STORE, policies.policy(len(shape.keys)))
                     return
                 except UnavailableError:
                     await asyncio.sleep(0.05)  # it has just come back, or a fault of another group is done to it

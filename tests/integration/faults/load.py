@@ -55,6 +55,8 @@ class Ledger:
     writes: list[Write] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     """Answers that no fault excuses."""
+    limited: int = 0
+    """Writes that a policy of the store refused."""
     unanswered: Counter[str] = field(default_factory=Counter)
     """Attempts after which a write may have been stored, by the code that they ended with."""
     _clock: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
@@ -221,6 +223,9 @@ class Load:
                 if error.code not in _MAYBE:
                     if error.code is ErrorCode.UNKNOWN_KEY and all(write.value is None for write in writes):
                         return  # a delete before anybody has written to the key
+                    if self._arena.shape.policies and error.code is ErrorCode.LIMIT_EXCEEDED:
+                        ledger.limited += 1
+                        return
                     ledger.refused.append(f"{error.code}: {error}")
                     return
                 ledger.unanswered[error.code.name] += 1

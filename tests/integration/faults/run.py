@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from ringcast_client import ConfigServiceClient
 from ringcast_testkit import Report
 
+from tests.integration.faults import policies
 from tests.integration.faults.arena import STORE, WITNESSES, Arena, Shape, off
 from tests.integration.faults.exclusive import Exclusive, Times, judge_exclusive
 from tests.integration.faults.histories import (
@@ -116,7 +117,7 @@ class Outcome:
 
 
 _EXCLUSIVE = ("double_owned", "after_fence", "resumed_token", "fallen_token", "shared_token", "not_admitted")
-_OTHERS = ("invented_write", "invented_row", "misordered_write", "revision_gap", "refused", "let_in")
+_OTHERS = ("invented_write", "invented_row", "misordered_write", "revision_gap", "refused", "let_in", "policy")
 
 
 class Run:
@@ -215,6 +216,7 @@ class Run:
         dumps = await self.dumps()
         owned = {key: {name: arena.mirror.owned(name, key) for name in dumps} for key in arena.shape.keys}
         client = next(iter(arena.clients.values()))
+        rows_before = outcome.rows
         ledger = self.load.ledger
         if arena.roles is not None:
             for service in arena.services.values():
@@ -238,6 +240,8 @@ class Run:
         for record in (*arena.former, revisions):
             judge_revisions(record, findings)
         judge_reports(reports, revisions, findings, arena.former)
+        if arena.shape.policies:
+            await self._judge_policies(client, outcome.rows - rows_before)
         overlaps = self._judge_owners(reports, end_ns)
         outcome.double_owned_ms += covered(overlaps) / 1e6
         outcome.met += arena.met
@@ -245,6 +249,15 @@ class Run:
             inside = [(max(a, began), min(b, ended)) for a, b in overlaps if a < ended and b > began]
             outcome.double_owned_by[name] = max(outcome.double_owned_by[name], covered(inside) / 1e6)
         outcome.count(ledger)
+
+    async def _judge_policies(self, client: ConfigServiceClient, live: int) -> None:
+        """Last of all: it fills the store up."""
+        keys = self.arena.shape.keys
+        most = policies.policy(len(keys)).max_rows
+        assert most is not None
+        assert self.load.ledger.limited, "the load has not met the limits"
+        for sentence in await policies.not_exact(client, STORE, keys[0], most, live):
+            self.outcome.findings.add("policy", sentence)
 
     def _judge_owners(self, reports: Sequence[Report], end_ns: int) -> list[tuple[int, int]]:
         """When a partition had two owners. Of exclusive ownership the calls decide, not when workers were told."""

@@ -1,4 +1,6 @@
-"""Roles while services and databases fail: nobody is let in who must not be, and the load of a writer loses nothing."""
+"""Roles and policies while services and databases fail: nobody is let in who must not be, limits stay exact, and the
+load of a writer loses nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ from tests.integration.faults.kinds import KINDS
 @attempt(
     "a reader, a principal without a role, and one with an unknown token",
     "write, after services, NATS and workers were killed under the load of a writer",
-    "refused by each service; no write is lost and no row is stale",
+    "refused by each service; no write is lost, no row is stale, and the store has exactly as many rows as it may",
 )
 @pytest.mark.parametrize("sqlite", [False, True])
-async def test_roles_hold_and_the_load_of_a_writer_loses_nothing(start: Start, sqlite: bool) -> None:
+async def test_roles_and_limits_hold_and_the_load_of_a_writer_loses_nothing(start: Start, sqlite: bool) -> None:
     words: dict[str, Any] = {"sqlite": True, "services": 1} if sqlite else {}
-    async with start(roles=True, partitions=8, **words) as run:
+    async with start(roles=True, policies=True, partitions=8, **words) as run:
         for name in ("service_killed", "nats_killed", "worker_killed"):
             await run.fault(KINDS[name])

@@ -66,6 +66,9 @@ def options() -> argparse.Namespace:
         help="services with TLS, tokens and roles; the load is a writer",
     )
     parser.add_argument(
+        "--callout", action="store_true", help="workers with tokens, and NATS asks the services what they may do"
+    )
+    parser.add_argument(
         "--policies",
         action="store_true",
         help="a store with limits, which the load meets; at the end it must take exactly as many rows as it may",
@@ -78,6 +81,8 @@ def options() -> argparse.Namespace:
     chosen.systems = chosen.systems.split(",")
     if unknown := set(chosen.systems) - set(SYSTEMS):
         parser.error(f"no such systems: {', '.join(sorted(unknown))}; there are {', '.join(SYSTEMS)}")
+    if chosen.callout and "dispatch" in chosen.systems:
+        parser.error("--callout does not go with --systems dispatch: an agent keeps the leases of the workers there")
     check_strategy(parser, chosen)
     return chosen
 
@@ -112,13 +117,14 @@ def shape_of(system: str, chosen: argparse.Namespace) -> Shape:
         dispatch=system == "dispatch",
         cluster=system == "cluster",
         sqlite=system == "sqlite",
-        token=system == "sqlite",
+        token=system == "sqlite" and not chosen.callout,
         slow_workers=("worker1",),
         small_disk=system == "server" and SmallDisk.supported(),
         service_options=SERVICE_OPTIONS,
         hold=chosen.hold,
         roles=chosen.roles,
         policies=chosen.policies,
+        callout=chosen.callout,
         strategy=chosen.strategy,
         lease_ttl_ms=chosen.lease_ttl_ms,
         call_bound_ms=chosen.call_bound_ms,

@@ -40,6 +40,7 @@ from ringcast_testkit import (
 from ringcast_wire import DEFAULT_CALL_BOUND_MS, DEFAULT_LEASE_TTL_MS, Mode, Strategy, UnavailableError, names
 
 from tests.integration.faults import policies
+from tests.integration.faults.callout_users import CalloutUsers
 from tests.integration.faults.mirror import Mirror
 from tests.integration.faults.record import Revision
 from tests.integration.faults.roles import LOAD, ROOT, ServiceRoles
@@ -86,6 +87,8 @@ class Shape:
     """Everybody logs in to NATS with one token, in place of the workers with passwords."""
     roles: bool = False
     """The services have TLS, ask for tokens, and roles say who may do what; the load is a writer."""
+    callout: bool = False
+    """Workers have a token, and NATS asks the services what they may do."""
     policies: bool = False
     """The store has limits, which the load meets all the time."""
     slow_workers: tuple[str, ...] = ()
@@ -120,6 +123,8 @@ class Arena:
         self.history.listen(self.mirror.take)
         self.servers: dict[str, NatsServer] = {}
         self.users = shape.users
+        if shape.callout:
+            self.users = CalloutUsers(directory / "callout", STORE, shape.keys, shape.partitions)
         self.disk: SmallDisk | None = None
         self.postgres: PostgresServer | None = None
         self.database = database
@@ -205,6 +210,7 @@ class Arena:
             handler_fails=0.02 if slow else 0.0,
             **_worker_command(self.shape, self.directory),
             **self.users.login(worker_id),
+            **self.users.worker_settings(),
             **self._worker_settings(),
         )
         return worker
@@ -320,7 +326,7 @@ class Arena:
     async def _start_service(self, name: str) -> None:
         replicas = ("--nats-replicas", "3") if self.shape.cluster else ()
         secured = self.roles.options if self.roles is not None else ()
-        options = (*_ROOM, *self.shape.service_options, *replicas, *secured)
+        options = (*_ROOM, *self.shape.service_options, *replicas, *secured, *self.users.service_options)
         service = ConfigServiceProcess(
             self.directory / name, nats_url=self._linked(name), database=self._database_of(name), options=options
         )
@@ -335,7 +341,7 @@ class Arena:
         if name not in self.links:
             proxies = [self.stack.enter_context(TcpProxy(server.port)) for server in self.servers.values()]
             self.links[name] = proxies
-        return ",".join(self.users.address(proxy.port) for proxy in self.links[name])
+        return ",".join(self.users.address(proxy.port, name) for proxy in self.links[name])
 
     def _database_of(self, name: str) -> str:
         """The address of the database for one service: that of a new proxy, but for a file."""

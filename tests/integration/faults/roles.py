@@ -18,6 +18,8 @@ ROOT: Final = "root"
 LOAD: Final = "load"
 """Writer of the store."""
 READER: Final = "reader"
+FLEET: Final = "fleet"
+"""The workers, where the services say who may log in to NATS; reader of the store."""
 NOBODY: Final = "nobody"
 """Has a token and no role."""
 STRANGER: Final = "stranger"
@@ -59,6 +61,7 @@ class ServiceRoles:
             await root.grant_role(ROOT, "*", Role.ADMIN)
             await root.grant_role(LOAD, self._store, Role.WRITER)
             await root.grant_role(READER, self._store, Role.READER)
+            await root.grant_role(FLEET, self._store, Role.READER)
 
     async def let_in(self, address: str, key: str) -> list[str]:
         """What a service lets somebody do who must not, in sentences."""

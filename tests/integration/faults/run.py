@@ -343,7 +343,8 @@ def possible(names: Sequence[str], shape: Shape) -> list[Kind]:
     database = "sqlite" if shape.sqlite else "postgres"
     found = [KINDS[name] for name in names if KINDS[name].only in ("", system)]
     found = [kind for kind in found if kind.database in ("", database)]
-    found = [kind for kind in found if kind.login in ("", "token" if shape.token else "password")]
+    logins = [""] if shape.callout else ["", "token" if shape.token else "password"]
+    found = [kind for kind in found if kind.login in logins]
     if shape.dispatch:
         found = [kind for kind in found if kind.name in DISPATCH_KINDS]
     found = [kind for kind in found if kind.strategy in ("", "sticky" if shape.exclusive else "peer")]

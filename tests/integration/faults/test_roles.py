@@ -21,6 +21,6 @@ from tests.integration.faults.kinds import KINDS
 @pytest.mark.parametrize("sqlite", [False, True])
 async def test_roles_and_limits_hold_and_the_load_of_a_writer_loses_nothing(start: Start, sqlite: bool) -> None:
     words: dict[str, Any] = {"sqlite": True, "services": 1} if sqlite else {}
-    async with start(roles=True, policies=True, partitions=8, **words) as run:
+    async with start(roles=True, policies=True, callout=True, partitions=8, **words) as run:
         for name in ("service_killed", "nats_killed", "worker_killed"):
             await run.fault(KINDS[name])

@@ -21,6 +21,8 @@ class Users:
     ) -> None:
         self.token = "token-1" if token else ""
         self.passwords = {} if token else {worker: f"{worker}-1" for worker in workers}
+        self.service_options: tuple[str, ...] = ()
+        """What the services are started with."""
         self.denied: dict[str, list[str]] = {}
         """What a user may not publish for now, of what it may."""
         self._allowed = {worker: _shipped(worker, store, keys, partitions) for worker in self.passwords}
@@ -37,8 +39,12 @@ class Users:
         """How a worker logs in, as arguments of its own or of ``nats.connect``."""
         return {"user": worker, "password": self.passwords[worker]} if worker in self.passwords else {}
 
-    def address(self, port: int) -> str:
-        """Of a server, for whoever has no login of its own."""
+    def worker_settings(self) -> dict[str, Any]:
+        """What every worker needs to know."""
+        return {}
+
+    def address(self, port: int, of: str = "") -> str:  # as of users that the services know
+        """Of a server, for a worker; or for whoever has no login of its own."""
         return f"nats://{self.token}@127.0.0.1:{port}" if self.token else f"nats://127.0.0.1:{port}"
 
     def _user(self, worker: str) -> dict[str, Any]:

@@ -28,12 +28,14 @@ def nats_server_binary() -> Path:
 class NatsServer(ManagedServer):
     """One server; ``directory`` keeps its streams over restarts, ``settings`` is added to its configuration.
 
-    ``prefix`` is a command that runs the server, for a :class:`SmallDisk`; its directory is then on that disk.
+    ``include`` is a further part of it, in the format of NATS. ``prefix`` is a command that runs the server, for a
+    :class:`SmallDisk`; its directory is then on that disk.
     """
 
-    def __init__(self, directory: Path, *, prefix: tuple[str, ...] = (), **settings: Any) -> None:
+    def __init__(self, directory: Path, *, prefix: tuple[str, ...] = (), include: str = "", **settings: Any) -> None:
         self._directory = directory
         self._prefix = prefix
+        self._include = include
         self._settings = settings
         self._port = ReservedPort()
         self._changing = threading.Lock()
@@ -56,9 +58,7 @@ class NatsServer(ManagedServer):
 
     def _start(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
-        config = self._directory / "nats.json"
-        config.write_text(json.dumps(self._configuration()))
-        process = ManagedProcess("nats-server", [*self._prefix, nats_server_binary(), "-c", config])
+        process = ManagedProcess("nats-server", [*self._prefix, nats_server_binary(), "-c", self._write()])
         self._process = process
         process.wait_until(lambda: any("Server is ready" in line for line in list(process.log)))
 
@@ -80,7 +80,7 @@ class NatsServer(ManagedServer):
 
     def _reload(self) -> None:
         process = self.process
-        (self._directory / "nats.json").write_text(json.dumps(self._configuration()))
+        self._write()
         self._reloads += 1
         mark = f"reload {self._reloads}\n"
         process.log.append(mark)
@@ -97,6 +97,12 @@ class NatsServer(ManagedServer):
         """How many of its last lines have these words."""
         assert self._process is not None
         return sum(words in line for line in list(self._process.log))
+
+    def _write(self) -> Path:
+        path = self._directory / "nats.conf"
+        lines = [f"{name}: {json.dumps(value)}" for name, value in self._configuration().items()]
+        path.write_text("\n".join([*lines, self._include]))
+        return path
 
     def _configuration(self) -> dict[str, Any]:
         return {

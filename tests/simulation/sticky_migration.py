@@ -83,6 +83,7 @@ class MigratingProcess(Process):
         if self.guard is not None:
             own = self.nodes.get(names.state_key(KEY, self.worker_id))
             self.guard.saw(self.ownership.table, state_of(own[1]).guarded if own is not None else 0)
+            self.guard.strays_ended()  # within a call's bound here, which is less than the operator waits
             self.is_guarded = self.guard.is_on
             self.ownership.guarded = self.guard.number
 

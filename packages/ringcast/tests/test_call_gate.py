@@ -66,7 +66,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Bench:
-    def __init__(self) -> None:
+    def __init__(self, adopted: dict[int, int] | None = None) -> None:
         self.owner, self.stats, self.lost = Owner(), Stats(), set[int]()
         session = SimpleNamespace(
             key="list",
@@ -74,7 +74,7 @@ class Bench:
             machine=SimpleNamespace(stats=self.stats),
             log=worker_log(logging.getLogger("ringcast")),
         )
-        self.gate = KeyGate(cast("Any", session), cast("Any", self.owner), BOUND_S)
+        self.gate = KeyGate(cast("Any", session), cast("Any", self.owner), BOUND_S, adopted)
 
 
 @pytest.fixture
@@ -100,6 +100,18 @@ def test_a_change_of_the_time_before_does_not_start_a_call(bench: Bench) -> None
         admitted = bench.gate.begin(3, token)
         assert admitted is not None
         admitted.end()
+
+
+def test_what_was_under_way_when_a_peer_became_the_owner_is_let_through_while_it_is(clock: Clock) -> None:
+    bench = Bench({3: 8})
+    bench.owner.tokens.update({3: 8, 4: 9})
+    assert bench.gate.begin(3, 0) is not None
+    assert bench.gate.begin(3, 8) is not None
+    assert bench.gate.begin(4, 0) is None, "that one was not adopted"
+    bench.owner.tokens[3] = 11
+    assert bench.gate.begin(3, 0) is None, "it was lost, and has come back"
+    del bench.owner.tokens[3]
+    assert bench.gate.begin(3, 0) is None
 
 
 def test_a_call_ends_once(bench: Bench, clock: Clock) -> None:

@@ -13,8 +13,8 @@ from ringcast_wire import Event, PartitionRows, Row
 class Bench:
     """A machine of two partitions, and an application that takes each job at once."""
 
-    def __init__(self) -> None:
-        self.machine = KeyMachine("s", "k", full=False, partition_count=2, random=lambda: 0.5, exclusive=True)
+    def __init__(self, *, exclusive: bool = True) -> None:
+        self.machine = KeyMachine("s", "k", full=False, partition_count=2, random=lambda: 0.5, exclusive=exclusive)
         self.told: list[tuple[str, str | None, int]] = []
         """Row, value and token, in the order in which the application was told."""
         self.announced: list[tuple[bool, frozenset[int]]] = []
@@ -135,6 +135,69 @@ def test_another_application_is_told_of_what_is_owned_once_more(bench: Bench) ->
     bench.machine.silent.hand_over_again()
     bench.run()
     assert bench.told == first * 2, "nothing of what is only held"
+
+
+@pytest.fixture
+def peer() -> Bench:
+    """Owns both partitions by the peer rule, with a row in each."""
+    bench = Bench(exclusive=False)
+    bench.hold(0, 1)
+    for fetch in bench.run():
+        bench.answer(fetch, rows=[Row(f"a{fetch.partition}", "1", 1)], revision=1)
+    assert sorted(bench.told) == [("a0", "1", 0), ("a1", "1", 0)]
+    return bench
+
+
+def test_a_peer_that_becomes_an_exclusive_owner_goes_on_with_what_it_has_a_token_for(peer: Bench) -> None:
+    machine = peer.machine
+    del peer.told[:], peer.announced[:]
+    machine.become_exclusive({0: 7, 5: 7}, peer.now)
+    (fetch,) = peer.run()
+    assert (fetch.partition, fetch.since) == (1, 1)
+    assert peer.announced == [(False, frozenset({1}))], "it has no token for that one"
+    assert not peer.told, "nothing is handed over twice"
+    assert machine.owned() == {0}
+    peer.answer(fetch, rows=[], revision=1, whole=False)
+    peer.write(0, "a0", "2", 2)
+    peer.write(1, "a1", "2", 2)
+    assert peer.told == [("a0", "2", 7)]
+    machine.silent.hand_over({1: 9})
+    peer.run()
+    assert peer.told[1:] == [("a1", "2", 9)]
+    machine.assign(frozenset({1}))
+    machine.assign(frozenset({0, 1}))
+    assert machine.owned() == {1}, "what it gains is silent from now on"
+
+
+def test_an_exclusive_owner_that_becomes_a_peer_goes_on_with_what_it_has(peer: Bench) -> None:
+    machine = peer.machine
+    machine.become_exclusive({0: 7}, peer.now)
+    machine.assign(frozenset({0}))
+    peer.run()
+    del peer.told[:], peer.announced[:]
+    machine.become_shared(frozenset({0, 1}))
+    machine.filters_ready([1], peer.now)
+    (fetch,) = peer.run()
+    assert (fetch.partition, fetch.since) == (1, None)
+    assert peer.announced == [(True, frozenset({1}))]
+    peer.write(0, "a0", "2", 2)
+    assert peer.told == [("a0", "2", 0)]
+    assert machine.owned() == {0, 1}
+    machine.assign(frozenset())
+    peer.run()
+    assert peer.announced[1:] == [(False, frozenset({0, 1}))]
+
+
+def test_what_a_peer_to_be_holds_silently_it_has_handed_over_from_the_start(bench: Bench) -> None:
+    machine = bench.machine
+    machine.silent.hand_over({0: 7})  # and not a row of it has been handed over
+    machine.become_shared(frozenset({0}))
+    machine.filters_ready([0], bench.now)
+    (fetch,) = bench.run()
+    assert fetch.since is None
+    bench.answer(fetch, rows=[Row("a", "1", 1), Row("b", "1", 2)], revision=2)
+    assert sorted(bench.told) == [("a", "1", 0), ("b", "1", 0)]
+    assert bench.announced == [(True, frozenset({0}))]
 
 
 def test_what_the_disk_had_is_not_current_before_it_was_fetched() -> None:

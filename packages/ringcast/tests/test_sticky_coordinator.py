@@ -38,6 +38,7 @@ TIMES = StickyTimes(
     check_s=0.5,
 )
 _POISON = b'{"epoch":9000000000,"sessions":[],"owners":[-1,-1,-1,-1,-1,-1],"tokens":[0,0,0,0,0,0],"moves":[]}'
+_NEVER_TAKEN = b'{"epoch":1,"sessions":[],"owners":[-1,-1,-1,-1,-1,-1],"tokens":[0,0,0,0,0,0],"moves":[],"step":9}'
 LOG = worker_log(logging.getLogger("ringcast"))
 
 
@@ -418,7 +419,7 @@ async def _write_over(bucket: Bucket, name: str, value: bytes | None) -> int:
     raise AssertionError(f"{name} was never written over")
 
 
-@pytest.mark.parametrize("wreck", [None, b"{", _POISON])
+@pytest.mark.parametrize("wreck", [None, b"{", _POISON, _NEVER_TAKEN])
 async def test_tokens_outlive_their_table(fleet: Fleet, wreck: bytes | None, caplog: pytest.LogCaptureFixture) -> None:
     nodes = [await fleet.start(name) for name in "ab"]
     await fleet.until_shared(a=3, b=3)

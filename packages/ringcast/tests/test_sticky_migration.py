@@ -204,6 +204,8 @@ def test_a_worker_that_starts_before_the_migration_is_guarded_when_it_hears_of_v
     guard.heard(Step(Stage.SHADOW, 1))
     assert not guard.is_on
     guard.heard(Step(Stage.VALIDATE, 2))
+    assert (guard.is_on, guard.number) == (True, 0)  # calls of before may still run
+    guard.strays_ended()
     assert (guard.is_on, guard.number) == (True, 2)
     guard.heard(Step(Stage.SHADOW, 1))  # an old answer
     assert (guard.is_on, guard.number) == (True, 2)
@@ -221,6 +223,19 @@ def test_a_worker_that_starts_in_the_migration_is_guarded_and_let_go_by_a_table_
     assert not guard.is_on
     guard.saw(OWNERS, 0)  # as it should not be: better no call than two owners
     assert guard.is_on
+
+
+def test_a_worker_that_is_guarded_again_waits_for_the_calls_of_the_time_between() -> None:
+    guard = Guard(Step(Stage.VALIDATE, 2))
+    assert guard.number == 2  # it has started guarded, with no calls of before
+    guard.heard(Step(Stage.SHADOW, 3))
+    guard.saw(PEERS._replace(step=3), 0)
+    guard.heard(Step(Stage.VALIDATE, 4))
+    assert (guard.is_on, guard.number) == (True, 0)
+    guard.heard(Step(Stage.SWITCH, 5))
+    assert guard.number == 0
+    guard.strays_ended()
+    assert guard.number == 5
 
 
 def test_at_the_end_no_worker_is_guarded() -> None:

@@ -23,6 +23,7 @@ from ringcast._protocol.sticky.records import (
     Table,
     Term,
     check_numbers,
+    check_step,
     decode_state,
     decode_table,
     decode_term,
@@ -176,3 +177,11 @@ def test_no_number_of_a_record_is_above_its_revision(record: Table | State) -> N
     check_numbers(record, 7)
     with pytest.raises(ProtocolError, match=r"of revision 6 has the number 7: none is higher"):
         check_numbers(record, 6)
+
+
+def test_no_table_follows_a_step_that_was_never_taken() -> None:
+    """Otherwise no leader would change its rule any more."""
+    table = Table(7, (Entry(_OWN, 5),), step=3)
+    check_step(table, 3)
+    with pytest.raises(ProtocolError, match="table follows step 3 of a migration: the last one is 2"):
+        check_step(table, 2)

@@ -20,6 +20,7 @@ from ringcast._protocol.sticky.records import (
     Table,
     Term,
     check_numbers,
+    check_step,
     decode_state,
     decode_table,
     decode_term,
@@ -31,7 +32,8 @@ T = TypeVar("T")
 MISSES: Final = 3
 """After so many readings in a row that do not find a table it counts as lost: one may come from a server that lags."""
 
-
+_NO_STEP: Final = 0
+"""No store migrates yet: see ``docs/sticky.md``."""
 RENEW_S: Final = TOUCH_S
 """How often all records are read anew: no watch tells of those that the bucket has let go of after a day."""
 
@@ -170,6 +172,7 @@ class OwnerRecords:
     def _decode_table(self, data: bytes, revision: int) -> Table:
         table = decode_table(data, self._partitions)
         check_numbers(table, revision)
+        check_step(table, _NO_STEP)
         return table
 
     def _snapshot(self) -> None:

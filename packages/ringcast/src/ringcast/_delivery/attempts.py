@@ -59,7 +59,7 @@ class Attempts:
         backoff: Backoff | None = None
         for tries_left in reversed(range(self._tries)):
             admission = None
-            if self.gate is not None:
+            if self.gate is not None and begun is None:  # one that has begun has needed no admission
                 admission = self.gate.begin(change.partition, change.token)
                 if admission is None:
                     call.lose()

@@ -21,7 +21,8 @@ Listener: TypeAlias = Callable[[str, frozenset[int]], Awaitable[None] | None]
 class OwnershipCallbacks:
     """Those of one config key. An error is counted and logged, not more.
 
-    With a ``gate`` only what it lets through is assigned, and only what was assigned is revoked.
+    With a ``gate`` only what it lets through is assigned, and only what was assigned is revoked. It may be set, and
+    taken away again, while callbacks run.
     """
 
     def __init__(
@@ -49,6 +50,11 @@ class OwnershipCallbacks:
         since = self._running_since  # read once: the event loop's thread may change it meanwhile
         return 0.0 if since is None else time.monotonic() - since
 
+    async def ended(self) -> None:
+        """Waits until none runs that runs now."""
+        async with self._lock:
+            pass
+
     async def call(self, key: str, assigned: bool, partitions: frozenset[int], *, ours: bool = True) -> None:
         """Calls the one that is meant, and waits for it. ``ours``: this runs in a task of this worker's.
 
@@ -56,14 +62,13 @@ class OwnershipCallbacks:
             CancelledError: the worker stops or, in a task of the caller's own, that task was cancelled.
         """
         listener, gate = self._on_assigned if assigned else self._on_revoked, self.gate
-        if listener is None and gate is None:
-            return
         try:
             async with self._lock:
+                gate = self.gate  # it may have been set meanwhile
                 if gate is not None:
                     await self._run_admitted(gate, listener, key, assigned, partitions)
-                elif listener is not None:
-                    await self._run(listener, key, partitions)
+                else:
+                    await self._run_free(listener, key, assigned, partitions)
         except ENDS_THE_PROCESS:
             raise
         except BaseException as error:  # whatever the application raises
@@ -84,6 +89,14 @@ class OwnershipCallbacks:
                 await result
         finally:
             self._running_since = None
+
+    async def _run_free(self, listener: Listener | None, key: str, assigned: bool, partitions: frozenset[int]) -> None:
+        if assigned:
+            self._told |= partitions
+        else:
+            self._told -= partitions
+        if listener is not None:
+            await self._run(listener, key, partitions)
 
     async def _run_admitted(
         self, gate: CallGate, listener: Listener | None, key: str, assigned: bool, partitions: frozenset[int]

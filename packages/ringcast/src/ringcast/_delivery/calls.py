@@ -66,6 +66,13 @@ class HandlerCalls:
             self._ended.clear()
             await self._ended.wait()
 
+    async def those_ended(self) -> None:
+        """Waits until none of the calls that run now does any more."""
+        running = [*self._running]
+        while any(call in self._running for call in running):
+            self._ended.clear()
+            await self._ended.wait()
+
     async def row_ended(self, partition: int, row_id: str) -> None:
         """Waits until no call for a change of this row is running."""
         while any((call.change.partition, call.change.row_id) == (partition, row_id) for call in self._running):

@@ -93,6 +93,11 @@ class Applier:
         self._waits = inspect.iscoroutinefunction(handler)
         self._after = after
 
+    async def strays_ended(self) -> None:
+        """Waits until no call runs any more that runs now: those that begin later need the gate that is set by now."""
+        await self.calls.those_ended()
+        await self._callbacks.ended()
+
     def admit(self, change: Change) -> Admission | None:
         """Lets the gate begin a call for a change.
 
@@ -184,9 +189,11 @@ class Applier:
             if self._loop_share.is_due:
                 await self.stopping.through(self._loop_share.rest)
             begun = self._run_plain(changes)
-            if begun is not None or not length_hint(changes):
+            if begun is not None or self._gate is not None or not length_hint(changes):
                 return begun
             await self.stopping.through(_breathe)
+            if self._gate is not None:  # the rest needs admission
+                return None
 
     def _run_plain(self, changes: Iterator[Change]) -> _Begun | None:
         """Hands changes to a plain function, until one fails or waits after all: that one is returned."""

@@ -11,7 +11,7 @@ The rules that keep it correct, whatever is lost, repeated, reordered or late:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ringcast_wire import Event, RandomSource, Row
 
@@ -160,6 +160,18 @@ class KeyMachine:
         self.assign(frozenset())
         self.history.begin("")
         self._full, self.partition_count, self.exclusive = full, partition_count, exclusive
+
+    def become_exclusive(self, tokens: Mapping[int, int], now: float) -> None:
+        """From now on partitions are silent until they are handed over, but for owned ones that have a token."""
+        self.exclusive = True
+        self.silent.adopt({number: token for number, token in tokens.items() if self.owns(number)}, now)
+
+    def become_shared(self, partitions: frozenset[int]) -> None:
+        """From now on these are owned by the peer rule. What is not silent goes on, the rest begins anew."""
+        self.assign(partitions & self.silent.undisturbed())
+        self.silent.drop_tokens()
+        self.exclusive = False
+        self.assign(partitions)
 
     def _gain(self, number: int, *, saved: bool = False) -> Partition:
         partition = self.partitions[number] = Partition(number, self._random)

@@ -50,6 +50,21 @@ class SilentPartitions:
             self._deliveries.add(FirstDelivery(self._partitions[number]))
         self._announcements.add(True, frozenset(tokens))
 
+    def adopt(self, tokens: Mapping[int, int], now: float) -> None:
+        """Peers become exclusive owners. Those that have a token go on with it, undisturbed; others are silenced."""
+        for number, token in tokens.items():
+            self._partitions[number].grant = token
+        self.silence([number for number in self._partitions if number not in tokens], now)
+
+    def undisturbed(self) -> frozenset[int]:
+        """The partitions that a peer can go on with: the application has been given their rows, or is being given."""
+        return frozenset(number for number, partition in self._partitions.items() if not partition.silent)
+
+    def drop_tokens(self) -> None:
+        """Exclusive owners become peers: nothing is silent any more, and changes have no token."""
+        for partition in self._partitions.values():
+            partition.grant = 0
+
     def hand_over_again(self) -> None:
         """Hands all rows of the owned partitions over once more: to another application."""
         for partition in self._partitions.values():
@@ -58,7 +73,7 @@ class SilentPartitions:
 
     def silence(self, numbers: Collection[int], now: float) -> None:
         """Owns these partitions no more. What is under way of them comes to nothing; their rows are kept current."""
-        owned = [part for number in numbers if (part := self._partitions.get(number)) is not None and part.grant]
+        owned = [part for number in numbers if (part := self._partitions.get(number)) is not None and part.owned]
         for before in owned:
             after = self._partitions[before.number] = before.silenced(self._random, now)
             self._outbox.ack(before.give_up())

@@ -42,10 +42,21 @@ class AdmittedCall:
 
 
 class KeyGate:
-    """A :class:`CallGate` of one key. ``bound_s``: what one call may take at most, as the store has it."""
+    """A :class:`CallGate` of one key. ``bound_s``: what one call may take at most, as the store has it.
 
-    def __init__(self, session: KeySession, coordinator: StickyCoordinator, bound_s: float) -> None:
+    ``adopted``: by partition, the tokens with which a peer has become an exclusive owner. Changes that were under way
+    then have none: they are let through as long as the partition is owned with that token.
+    """
+
+    def __init__(
+        self,
+        session: KeySession,
+        coordinator: StickyCoordinator,
+        bound_s: float,
+        adopted: Mapping[int, int] | None = None,
+    ) -> None:
         self.bound_s: Final = bound_s
+        self._adopted = dict(adopted or {})
         self._session = session
         self._coordinator = coordinator
         self._running: dict[AdmittedCall, None] = {}
@@ -57,6 +68,8 @@ class KeyGate:
             self._session.machine.stats.fence_refusals += 1
             self._session.applier.lose({partition})
             return None
+        if token == 0 and self._adopted.get(partition) == call.token:
+            token = call.token
         if token is not None and token != call.token:
             self._session.machine.stats.fence_refusals += 1
             call.end()  # it was lost, and has come back: the change is of the time before

@@ -76,6 +76,21 @@ class KeyOwnership:
         self._journal.rebalanced(trigger, frozenset(tokens), frozenset(), len(self._machine.owned()))
         self._observer.pump()
 
+    def become_exclusive(self, tokens: Mapping[int, int]) -> None:
+        """Partitions have exclusive owners from now on. Owned ones that have a token go on; the others are silenced."""
+        self._applier.lose(self._machine.partitions.keys() - tokens.keys())
+        self._machine.become_exclusive(tokens, self._now())
+        self._observer.pump()
+
+    def become_shared(self, partitions: frozenset[int]) -> None:
+        """The peer rule gives partitions from now on, and these to this worker. What it owns of them goes on."""
+        if self.deletion is not None or self._vitals.withdrawn:
+            return
+        kept = partitions & self._machine.silent.undisturbed()
+        self._own(kept)
+        self._machine.become_shared(kept)
+        self.assign(partitions)
+
     def has_no_share(self) -> None:
         """Others own all partitions, and none is to come: the worker stands by."""
         if not self._vitals.assigned:

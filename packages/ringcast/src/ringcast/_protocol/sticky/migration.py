@@ -54,11 +54,15 @@ class Guard:
     A worker that starts when there is a migration begins guarded; one that runs already, when it hears of ``VALIDATE``.
     It is let go once the table is back at the peer rule, by the operator's step back, and its state says that it is not
     guarded: no leader that has missed the step has a table name owners then. At the end all of that is so already.
+
+    Calls that run when it gets guarded are ``strays``: no table has let them start, and nothing bounds them. It does
+    not say that it is guarded before :meth:`strays_ended`.
     """
 
     def __init__(self, step: Step) -> None:
         self._step = step
         self.is_on = step.stage is not Stage.OFF
+        self.strays = False
 
     @property
     def step(self) -> Step:
@@ -68,22 +72,31 @@ class Guard:
     @property
     def number(self) -> int:
         """What the worker's state says of it."""
-        return self._step.number if self.is_on and self._step.stage >= Stage.VALIDATE else 0
+        is_said = self.is_on and not self.strays and self._step.stage >= Stage.VALIDATE
+        return self._step.number if is_said else 0
 
     def heard(self, step: Step) -> None:
         """The operator's step is this, or was it."""
         if step.number > self._step.number:
             self._step = step
-            self.is_on = step.stage is not Stage.OFF and (self.is_on or step.stage >= Stage.VALIDATE)
+            self._turn(step.stage is not Stage.OFF and (self.is_on or step.stage >= Stage.VALIDATE))
+
+    def strays_ended(self) -> None:
+        """The calls that ran when it got guarded have ended."""
+        self.strays = False
+
+    def _turn(self, is_on: bool) -> None:
+        self.strays = is_on and (self.strays or not self.is_on)
+        self.is_on = is_on
 
     def saw(self, table: Table | None, said: int) -> None:
         """The worker acts by this table, and ``said`` is what its state in the bucket has as ``guarded``."""
         if table is None or self._step.stage is Stage.OFF:
             return
         if table.rule is not Rule.PEERS:
-            self.is_on = True
+            self._turn(True)
         elif self._step.stage is Stage.SHADOW and table.step >= self._step.number and not said:
-            self.is_on = False
+            self._turn(False)
 
 
 def unguarded(step: Step, members: Collection[str], states: Mapping[str, State]) -> frozenset[str]:

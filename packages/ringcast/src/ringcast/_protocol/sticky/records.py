@@ -236,6 +236,19 @@ def check_numbers(record: Table | State, revision: int) -> None:
         raise ProtocolError(f"{type(record).__name__} of revision {revision} has the number {highest}: none is higher")
 
 
+def check_step(table: Table, step: int) -> None:
+    """Compares the operator's step that a table follows with the one that is known of: ``step``, 0 where none is.
+
+    A worker that means harm could name one that was never taken: a leader leaves the rule of a table alone that
+    follows a later step than it knows of.
+
+    Raises:
+        ProtocolError: the table follows a later one.
+    """
+    if table.step > step:
+        raise ProtocolError(f"table follows step {table.step} of a migration: the last one is {step}")
+
+
 def _within(data: bytes, what: str, most: int) -> bytes:
     if len(data) > most:
         raise LimitExceededError(f"{what} takes {len(data)} bytes: at most {most} are allowed")

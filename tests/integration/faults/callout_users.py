@@ -16,7 +16,7 @@ from tests.integration.faults.users import Users
 from tests.integration.infra_nats import WORKER_API
 
 _ANYONE = "anyone"
-_WORKERS = "worker"
+_WORKERS = ("worker", "joiner")
 """What the ids of all workers begin with: they share a token, as a fleet does."""
 
 
@@ -31,8 +31,8 @@ class CalloutUsers(Users):
         directory.mkdir()
         self._token = make_token()
         tokens = directory / "worker-tokens"
-        scope = f"worker={_WORKERS}* {store}/{','.join(keys)}"
-        tokens.write_text(worker_token_line(FLEET, self._token, scope) + "\n")
+        scopes = [f"worker={some}* {store}/{','.join(keys)}" for some in _WORKERS]
+        tokens.write_text("".join(worker_token_line(FLEET, self._token, scope) + "\n" for scope in scopes))
         options = accounts("--new-keys", str(directory)).split()
         text = accounts("--partitions", str(partitions), "--tools-store", store, *options)
         text = re.sub(r"\$NATS_\w+_PASSWORD", f'"{_ANYONE}"', text)

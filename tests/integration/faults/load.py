@@ -225,6 +225,8 @@ class Load:
                         return  # a delete before anybody has written to the key
                     if self._arena.shape.policies and error.code is ErrorCode.LIMIT_EXCEEDED:
                         ledger.limited += 1
+                        for write in writes:
+                            write.attempts -= 1  # this one has surely not landed
                         return
                     ledger.refused.append(f"{error.code}: {error}")
                     return

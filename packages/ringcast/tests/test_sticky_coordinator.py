@@ -233,6 +233,11 @@ class Fleet:
         await self.court.until(lambda: {n.worker_id: len(n.active()) for n in self.nodes if n.active()} == shares)
         await self.court.until(lambda: self.court.owners() == shares)
 
+    async def until_led(self) -> Node:
+        """Waits until a worker leads, and returns it. On a busy machine it need not be the one that led first."""
+        await self.court.until(lambda: any(node.coordinator.leads(KEY) for node in self.nodes))
+        return next(node for node in self.nodes if node.coordinator.leads(KEY))
+
 
 async def _ended(task: asyncio.Task[None]) -> None:
     """Ends a coordinator without goodbye. An error that it has ended with, and no test has awaited, is raised."""
@@ -252,17 +257,15 @@ async def fleet(shared_nats: NatsServer, store_of_owners: str) -> AsyncIterator[
 
 
 async def test_workers_that_join_and_leave_have_their_shares(fleet: Fleet) -> None:
-    first = await fleet.start("a")
-    await fleet.until_shared(a=6)
-    await fleet.start("b")
-    await fleet.until_shared(a=3, b=3)
-    await fleet.start("c")
-    await fleet.until_shared(a=2, b=2, c=2)
-    assert first.coordinator.leads(KEY)
-    await first.leaves()  # the leader gives its own away, and then another leads
-    await fleet.until_shared(b=3, c=3)
-    assert not first.active()
-    await fleet.court.until(lambda: any(node.coordinator.leads(KEY) for node in fleet.nodes[1:]))
+    for name, shares in ("a", {"a": 6}), ("b", {"a": 3, "b": 3}), ("c", {"a": 2, "b": 2, "c": 2}):
+        await fleet.start(name)
+        await fleet.until_shared(**shares)
+    leader = await fleet.until_led()
+    await leader.leaves()  # it gives its own away, and then another leads
+    fleet.nodes.remove(leader)
+    await fleet.until_shared(**{node.worker_id: 3 for node in fleet.nodes})
+    assert not leader.active()
+    await fleet.until_led()
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -342,7 +345,8 @@ async def test_a_call_that_runs_keeps_its_partition_from_the_next_owner(fleet: F
 async def test_a_worker_that_gave_a_key_up_comes_back(fleet: Fleet) -> None:
     nodes = [await fleet.start(name) for name in "ab"]
     await fleet.until_shared(a=3, b=3)
-    leader, other = sorted(nodes, key=lambda node: not node.coordinator.leads(KEY))
+    leader = await fleet.until_led()
+    (other,) = [node for node in nodes if node is not leader]
     assert not leader.coordinator.withdraw(KEY)
     assert other.coordinator.withdraw(KEY)
     assert not other.active()
@@ -352,9 +356,10 @@ async def test_a_worker_that_gave_a_key_up_comes_back(fleet: Fleet) -> None:
 
 
 async def test_the_last_worker_leaves_without_waiting(fleet: Fleet) -> None:
+    fleet.times = replace(TIMES, leader=replace(TIMES.leader, prepare_s=PATIENCE_S))
     node = await fleet.start("a")
     await fleet.until_shared(a=6)
-    async with asyncio.timeout(TIMES.leader.prepare_s):
+    async with asyncio.timeout(PATIENCE_S):  # it would take longer if it waited for another to prepare
         await node.leaves()
     bucket = Bucket(node.bus, names.owners_bucket(fleet.store))
     session, state = (await bucket.get(names.session_key("a")), await bucket.get(names.state_key(KEY, "a")))
@@ -389,13 +394,8 @@ async def test_a_process_that_is_started_again_takes_over_from_itself(fleet: Fle
 async def test_a_process_whose_session_another_has_taken_stops(fleet: Fleet) -> None:
     node = await fleet.start("a")
     await fleet.until_shared(a=6)
-    other = await fleet.stack.enter_async_context(
-        connected(
-            NatsBus.prepared,
-            WorkerConfig(store=fleet.store, keys=(KEY,), servers=(f"nats://127.0.0.1:{fleet.port}",)),
-            LOG,
-        )
-    )
+    config = WorkerConfig(store=fleet.store, keys=(KEY,), servers=(f"nats://127.0.0.1:{fleet.port}",))
+    other = await fleet.stack.enter_async_context(connected(NatsBus.prepared, config, LOG))
     bucket = Bucket(other, names.owners_bucket(fleet.store))
     record = LeaseRecord(incarnation="x", host="h", pid=2, started_at_ms=1)
     await _write_over(bucket, names.session_key("a"), encode_record(record))
@@ -425,8 +425,7 @@ async def test_tokens_outlive_their_table(fleet: Fleet, wreck: bytes | None, cap
     await fleet.until_shared(a=3, b=3)
     before = dict(fleet.court.owner)
     bucket, name = Bucket(nodes[0].bus, names.owners_bucket(fleet.store)), names.table_key(KEY)
-    last = nodes[0].coordinator._records.revision(name)
-    await (bucket.delete(name, last=last) if wreck is None else bucket.put(name, wreck, last=last))
+    await _write_over(bucket, name, wreck)
     await fleet.court.until(lambda: all(fleet.court.owner[n][0] > before[n][0] for n in range(PARTITIONS)))
     await fleet.until_shared(a=3, b=3)
     assert "event=owners.table_lost" in caplog.text

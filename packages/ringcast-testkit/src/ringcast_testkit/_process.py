@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import FunctionType, TracebackType
 from typing import IO, Final, Self
 
 PATIENCE_S: Final = 90.0
@@ -29,6 +29,12 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 class ServerFailedError(RuntimeError):
     """A server did not start or stop as it should; the message ends with the last lines of its output."""
+
+
+def place_of(condition: Callable[..., object]) -> str:
+    """Where a condition is written, for messages: lambdas have no name that says what they wait for."""
+    code = condition.__code__ if isinstance(condition, FunctionType) else None
+    return f"the condition at {code.co_filename}:{code.co_firstlineno}" if code else repr(condition)
 
 
 def _dying_with_us(command: list[str]) -> list[str]:
@@ -146,7 +152,7 @@ class ManagedProcess:
                 self._join(5)
                 raise ServerFailedError(self.describe(f"ended with {self.returncode} before it was ready"))
             if time.monotonic() > deadline:
-                raise ServerFailedError(self.describe(f"is not ready after {timeout_s} s"))
+                raise ServerFailedError(self.describe(f"does not meet {place_of(ready)} in {timeout_s:g} s"))
             time.sleep(_POLL_S)
 
     def describe(self, what: str) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Sequence
-from types import FunctionType
 from typing import TYPE_CHECKING
 
-from ringcast_testkit._process import PATIENCE_S
+from ringcast_testkit._process import PATIENCE_S, place_of
 
 if TYPE_CHECKING:
     from ringcast import Worker
@@ -36,12 +35,6 @@ async def until(condition: Callable[[], object]) -> None:
         if not limit.expired():  # one of the condition's own
             raise
         raise TimeoutError(f"{place_of(condition)} is {found!r} after {PATIENCE_S:g} s") from None
-
-
-def place_of(condition: Callable[..., object]) -> str:
-    """Where a condition is written, for messages: lambdas have no name that says what they wait for."""
-    code = condition.__code__ if isinstance(condition, FunctionType) else None
-    return f"the condition at {code.co_filename}:{code.co_firstlineno}" if code else repr(condition)
 
 
 async def until_workers(workers: Sequence[Worker], key: str, condition: Callable[[], bool]) -> None:

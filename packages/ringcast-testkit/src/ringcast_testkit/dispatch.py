@@ -18,8 +18,7 @@ from ringcast.dispatch import Consumer, Delivery
 from ringcast_wire import Row
 
 from ringcast_testkit._agent import AgentProcess
-from ringcast_testkit._process import PATIENCE_S, ServerFailedError
-from ringcast_testkit._waiting import place_of
+from ringcast_testkit._process import PATIENCE_S, ServerFailedError, place_of
 
 
 class Followed:

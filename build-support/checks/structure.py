@@ -16,9 +16,9 @@ import re
 import runpy
 import sys
 import tomllib
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ from typing import Any
 REQUIRED_FILES = ("BUILD", "README.md", "CHANGELOG.md", "pyproject.toml")
 TESTKIT = "packages/ringcast-testkit"
 CORE = "crates/ringcast-core-py"
+
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+"""Where statements have statements."""
 
 
 @dataclass(frozen=True)
@@ -81,16 +84,30 @@ def normalised(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]).lower()
 
 
-def imports(path: Path) -> Iterator[tuple[int, str]]:
+@cache  # several rules ask for them, and to read a tree of a file takes long
+def imports(path: Path) -> tuple[tuple[int, str], ...]:
     """Line and name of every absolute import in a file, in functions and type checking blocks too.
 
     ``from a import b`` counts as ``a.b``, since ``b`` may be a module.
     """
-    for node in ast.walk(ast.parse(path.read_text(), filename=str(path))):
+    return tuple(_imports_of(_statements(ast.parse(path.read_text(), filename=str(path)).body)))
+
+
+def _imports_of(statements: Iterable[ast.stmt]) -> Iterator[tuple[int, str]]:
+    for node in statements:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def _statements(body: Iterable[ast.AST]) -> Iterator[ast.stmt]:
+    """All statements in these, not what is within one line: an expression holds no import."""
+    for node in body:
+        if isinstance(node, ast.stmt):
+            yield node
+        for name in _BLOCKS:
+            yield from _statements(getattr(node, name, ()))
 
 
 def module_name(path: Path) -> str:

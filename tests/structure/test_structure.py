@@ -68,6 +68,10 @@ def test_a_tree_that_follows_the_arrows_passes(tree: Path) -> None:
         "from high.more import x",
         "def f():\n    import high",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from high import x",
+        "try:\n    pass\nexcept OSError:\n    import high",
+        "for x in ():\n    pass\nelse:\n    with x:\n        import high",
+        "class C:\n    async def f(self):\n        try:\n            pass\n        finally:\n            import high",
+        "match 1:\n    case 1:\n        import high",
     ],
 )
 def test_an_import_against_the_arrows_is_refused(tree: Path, statement: str) -> None:

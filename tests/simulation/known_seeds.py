@@ -37,19 +37,21 @@ def in_order(name: str) -> list[int]:
 
 
 def caught_by(name: str, tries: int) -> list[int]:
-    """The first ``KEPT`` seeds that catch a variant; only one of them if the next ``tries`` do not."""
-    found: list[int] = []
-    last = 0
+    """The ``KEPT`` cheapest of the seeds that catch a variant, those with the fewest steps first.
+
+    Sought among all up to the first that catches it, and ``tries`` more.
+    """
+    steps: dict[int, int] = {}
+    left = tries
     with VARIANTS[name].applied():
-        for number, seed in enumerate(in_order(name)):
-            if found and number > last + tries:
+        for seed in in_order(name):
+            outcome = run(seed)
+            if outcome.violations:
+                steps[seed] = outcome.steps
+            left -= bool(steps)
+            if left < 0:
                 break
-            if run(seed).violations:
-                found.append(seed)
-                last = number
-                if len(found) == KEPT:
-                    break
-    return found
+    return sorted(steps, key=steps.__getitem__)[:KEPT]
 
 
 def write(seeds: dict[str, list[int]]) -> None:

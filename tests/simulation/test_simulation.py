@@ -11,8 +11,8 @@ import pytest
 
 from tests.simulation.run import run
 
-SEEDS = 200
-CHUNK = 50
+SEEDS = 64
+CHUNK = 16
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -1,7 +1,8 @@
 """What a further attempt of a task has still to write: rows that nobody wrote since the job began.
 
-Rows that were written since as they are to be are of an attempt before it, and the job's: they count as written. So do
-those of a batch that was sent twice because its connection broke. A delete that was done before leaves nothing to tell
+Rows that were written since as they are to be are of an attempt before it, and the job's: they count as written, also
+those that the service writes only after this attempt has looked. So do those of a batch that was sent twice because its
+connection broke. A delete that was done before leaves nothing to tell
 it by, and counts as unchanged when it is done again.
 """
 
@@ -61,7 +62,7 @@ class RowsBefore:
                 yield batch
 
     def written_already(self, batch: pb.WriteBatch, result: pb.WriteResult) -> int:
-        """How many of the unchanged rows of a batch that was sent again were written when it was sent before.
+        """How many of the unchanged rows of a batch were written when it was sent before, or by an attempt before.
 
         They are as the batch has them, and were written since the job began.
 

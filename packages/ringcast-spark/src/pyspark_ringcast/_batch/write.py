@@ -130,10 +130,12 @@ class RingcastWriter(DataSourceArrowWriter):
         columns = WriteColumns(options)
         batches = maker.batches(columns.rows(frame, maker.rejected) for frame in iterator)
         before = RowsBefore(options, self._heads, overwrite=self._overwrite)
-        if _was_tried_before():
+        again = _was_tried_before()
+        if again:
             batches = before.only(batches, done)
         for batch, result, sent_again in _answered(options, batches, throttle):
-            already = before.written_already(batch, result) if sent_again else 0
+            # The service may have had batches of the attempt before in hand, and written them after this one looked.
+            already = before.written_already(batch, result) if sent_again or again else 0
             done.written += result.written + already
             done.deleted += result.deleted
             done.unchanged += result.unchanged - already

@@ -240,7 +240,8 @@ async def test_the_service_answers_to_inboxes_only(
         before = (await nc.jetstream().stream_info(stream)).state.last_seq
         subject = names.fetch_subject("gateway", "blocklist", names.FETCH_HEADS)
         await nc.publish(subject, reply=names.notify_subject("gateway", "blocklist", 0))
-        answer = await nc.request(subject, timeout=5)  # of the one instance that there is: the other was before it
+        # Of the one instance that there is: the other was before it.
+        answer = await nc.request(subject, timeout=PATIENCE_S)
         assert names.HEADER_CHUNK in (answer.headers or {})
         assert (await nc.jetstream().stream_info(stream)).state.last_seq == before
     finally:

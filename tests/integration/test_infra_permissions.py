@@ -172,7 +172,7 @@ async def test_what_a_worker_needs_is_not_refused(worker: Bus) -> None:
     for subject in (f"$KV.{LEASES}.{ME}", f"$KV.{NODES}.blocklist.{ME}", f"$KV.{NODES}.blocklist.slot.0"):
         await worker.nc.publish(subject, b"{}")
     assert await worker.refused() == []
-    reply = await worker.nc.request(names.fetch_subject("gateway", "blocklist", names.FETCH_HEADS), timeout=5)
+    reply = await worker.nc.request(names.fetch_subject("gateway", "blocklist", names.FETCH_HEADS), timeout=PATIENCE_S)
     assert names.HEADER_CHUNK in (reply.headers or {})
 
 

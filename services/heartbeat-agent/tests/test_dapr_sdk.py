@@ -259,7 +259,7 @@ def test_a_stopping_agent_tells_its_clients_and_gives_its_partitions_up(
         rows = {f"r{number}": str(number) for number in range(2 * PARTITIONS)}
         for row_id, value in rows.items():
             writer.put(store_name, "list", row_id, value)
-        seen.until(rows, timeout_s=5)  # below the time that a lease takes to end
+        seen.until(rows, timeout_s=9)  # below the time that a lease takes to end
 
 
 @pytest.mark.parametrize("mode", ["PARTITIONED", "FULL"])

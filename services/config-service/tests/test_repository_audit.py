@@ -264,6 +264,8 @@ async def test_what_is_past_its_retention_goes_and_the_rest_still_verifies(
     assert not await verify(bench, anchor)
     assert not await verify(bench, Link(8, found[7].hash))
     assert "entry 8 has another hash" in await verify(bench, Link(8, GENESIS))
+    older = await verify(bench, Link(7, found[6].hash))
+    assert older.startswith("entry 7 of the anchor is gone, as all before 8 are: nothing shows")
     await bench.execute(
         "DELETE FROM audit_log WHERE seq < 11",
         f"UPDATE audit_chain SET floor_seq = 10, floor_hash = '{left[1].hash}'",

@@ -97,6 +97,8 @@ class ChainCheck:
         self.at: Link | None = None
         """The last entry that was looked at."""
         self._anchor = anchor
+        self._begin: Link | None = None
+        """What the chain was first seen to begin behind."""
         self._floor: Link | None = None
         self._forgotten = 0
 
@@ -115,6 +117,7 @@ class ChainCheck:
     def begin(self, link: Link) -> None:
         """What follows is behind this link."""
         self.at = link
+        self._begin = self._begin or link
         self._check_anchor(link)
 
     def check(self, entry: AuditEntry) -> None:
@@ -152,9 +155,14 @@ class ChainCheck:
 
     def check_end(self) -> None:
         """There is no further entry: the one of the anchor has to be among those that were."""
-        newest = 0 if self.at is None else self.at.seq
-        if not self.problem and self._anchor is not None and self._anchor.seq > newest:
-            self.problem = f"entry {self._anchor.seq} of the anchor is missing: the newest one is {newest}"
+        if self.problem or self._anchor is None:
+            return
+        wanted, oldest, newest = self._anchor.seq, (self._begin or START).seq, (self.at or START).seq
+        if wanted > newest:
+            self.problem = f"entry {wanted} of the anchor is missing: the newest one is {newest}"
+        elif wanted < oldest:
+            gone = f"entry {wanted} of the anchor is gone, as all before {oldest} are"
+            self.problem = f"{gone}: nothing shows that the log is the same, a newer anchor would"
 
 
 FORGET: Final = "ForgetAudit"

@@ -6,6 +6,10 @@ to their principals in equal parts: one that needs less than its part leaves the
 with many connections, or a bulk write, takes nothing from one that writes a row now and then. Requests of one principal
 begin in the order in which they came.
 
+A request that is refused is told when to come again. Until then its principal goes on getting its part, up to what the
+request needs: otherwise one whose large requests take longer than anybody waits here would never write a row, while
+others ask all the time.
+
 Each instance of the service has a bucket of its own.
 """
 
@@ -30,6 +34,10 @@ STREAM_WAIT_S: Final = 10.0
 _NEAR: Final = 1e-9
 _MAX_BUCKETS: Final = 4 * limits.MAX_STORES
 _MAX_RETRY_S: Final = 60.0
+_COME_BACK_S: Final = 5.0
+"""For how much longer than it was told to wait a part is kept for one that was refused."""
+_MAX_LINES: Final = 1_024
+"""Principals of one store beyond which nothing is kept for those that were refused."""
 
 
 class Claim:
@@ -46,17 +54,20 @@ class Claim:
 
 
 class _Line:
-    """The requests of one principal that wait, and what has been dealt out for the first of them."""
+    """The requests of one principal that wait, and what has been dealt out for the first of them; where none waits, for
+    ``kept`` rows of one that was refused and may come again until ``until_s``."""
 
-    __slots__ = ("claims", "credit")
+    __slots__ = ("claims", "credit", "kept", "until_s")
 
     def __init__(self) -> None:
         self.claims: deque[Claim] = deque()
         self.credit = 0.0
+        self.kept = 0
+        self.until_s = 0.0
 
     @property
     def need(self) -> float:
-        return self.claims[0].rows - self.credit
+        return (self.claims[0].rows if self.claims else self.kept) - self.credit
 
 
 class FairBucket:
@@ -72,7 +83,7 @@ class FairBucket:
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits."""
-        return not self._lines
+        return not any(line.claims for line in self._lines.values())
 
     def change(self, rate: float, burst: float, now_s: float) -> None:
         """Another policy counts from now on."""
@@ -87,45 +98,56 @@ class FairBucket:
         self._lines.setdefault(claim.principal, _Line()).claims.append(claim)
         self.advance(now_s)
 
-    def remove(self, claim: Claim, now_s: float) -> None:
-        """A request waits no longer; what was dealt out for it goes back."""
+    def remove(self, claim: Claim, now_s: float, keep_s: float = 0.0) -> None:
+        """A request waits no longer; what was dealt out for it goes back, unless it comes again within ``keep_s``."""
         self.advance(now_s)
         line = self._lines.get(claim.principal)
         if line is None or claim not in line.claims:
             return
         line.claims.remove(claim)
-        if not line.claims:
-            del self._lines[claim.principal]
-            self._free = min(self._burst, self._free + line.credit)
-            self.advance(now_s)
+        if keep_s and len(self._lines) <= _MAX_LINES:
+            line.kept, line.until_s = claim.rows, now_s + keep_s
+        self._close(claim.principal, line)
+        self.advance(now_s)
 
     def advance(self, now_s: float) -> None:
         """Deals out what has come in."""
-        free = self._free + self._rate * max(0.0, now_s - self._at_s)
+        self._free += self._rate * max(0.0, now_s - self._at_s)
         self._at_s = max(self._at_s, now_s)
-        while self._lines:
-            lines = list(self._lines.items())
+        for principal, line in list(self._lines.items()):
+            self._close(principal, line)
+        while lines := self._in_need():
             least = max(0.0, min(line.need for _, line in lines))
-            part = min(least, free / len(lines))
-            free = max(0.0, free - part * len(lines))
+            part = min(least, self._free / len(lines))
+            self._free = max(0.0, self._free - part * len(lines))
             for _, line in lines:
                 line.credit += part
             if part < least:
                 break
             for principal, line in lines:
-                if line.need <= _NEAR:
+                if line.claims and line.need <= _NEAR:
                     line.credit = max(0.0, -line.need)
                     claim = line.claims.popleft()
-                    if not line.claims:
-                        free += line.credit
-                        del self._lines[principal]
+                    line.kept = max(0, line.kept - claim.rows)
+                    self._close(principal, line)
                     claim.may_begin = True
                     claim.on_grant()
-        self._free = min(self._burst, free)
+        self._free = min(self._burst, self._free)
+
+    def _in_need(self) -> list[tuple[str, _Line]]:
+        """Those to which something is dealt out."""
+        return [(principal, line) for principal, line in self._lines.items() if line.claims or line.need > _NEAR]
+
+    def _close(self, principal: str, line: _Line) -> None:
+        """Forgets a principal of which nothing waits and for which nothing is kept."""
+        if not line.claims and (not line.kept or line.until_s <= self._at_s):
+            self._free += line.credit
+            del self._lines[principal]
 
     def next_s(self) -> float:
-        """Seconds until the next request may begin, if nothing else happens."""
-        return min(line.need for line in self._lines.values()) * len(self._lines) / self._rate
+        """Seconds until the next request may begin, or another gets a larger part, if nothing else happens."""
+        lines = self._in_need()
+        return max(0.0, min(line.need for _, line in lines)) * len(lines) / self._rate
 
     def wait_s(self, claim: Claim) -> float:
         """Seconds until a request that waits may begin, if the others stay as many."""
@@ -135,7 +157,7 @@ class FairBucket:
             before += other.rows
             if other is claim:
                 break
-        return before * len(self._lines) / self._rate
+        return before * len(self._in_need()) / self._rate
 
 
 class WriteRates:
@@ -163,6 +185,7 @@ class WriteRates:
         if claim.may_begin:
             return
         self._wake_at_next(store.name, bucket)
+        keep_s = 0.0
         try:
             async with asyncio.timeout(most_s):
                 await granted
@@ -170,6 +193,7 @@ class WriteRates:
             if claim.may_begin:  # at the same moment
                 return
             wait_s = min(_MAX_RETRY_S, max(0.001, bucket.wait_s(claim)))
+            keep_s = wait_s + _COME_BACK_S
             self._measures.writes_slowed[store.name, "refused"] += 1
             raise LimitExceededError(
                 f"store {store.name!r} takes {rate} rows a second by its policy max_rows_per_second: this write of "
@@ -180,7 +204,7 @@ class WriteRates:
         else:
             self._measures.writes_slowed[store.name, "waited"] += 1
         finally:
-            bucket.remove(claim, self._clock())
+            bucket.remove(claim, self._clock(), keep_s)
             self._wake_at_next(store.name, bucket)
 
     def _bucket(self, name: str, policy: StorePolicy, rate: int) -> FairBucket:

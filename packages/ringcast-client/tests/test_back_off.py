@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 from ringcast_client import ConfigServiceClient, RowWrite, _blocking_calls
 from ringcast_client.blocking import BlockingBulkWrite
 from ringcast_testkit import ManagedProcess
-from ringcast_wire import LimitExceededError, RingcastError
+from ringcast_wire import LimitExceededError, OutcomeUnknownError, RingcastError
 from ringcast_wire._proto import retry_info_pb2
 from ringcast_wire.grpc import ConfigServiceServicer, ConfigServiceStub, add_ConfigServiceServicer_to_server, pb
 
@@ -196,6 +197,23 @@ async def test_a_call_waits_as_long_as_it_is_told_within_its_time_out() -> None:
             with pytest.raises(LimitExceededError, match="too much"):
                 await client.put("s", "k", "a", "1")
             assert (await client.put("s", "k", "a", "1")).version == 7
+
+
+async def test_calls_go_elsewhere_after_one_that_was_not_answered() -> None:
+    """Its connection stands for half a minute more, until it is missed."""
+    with ServiceProcess([]) as one, ServiceProcess([]) as two:
+        async with ConfigServiceClient([one.address, two.address], timeout_s=2.0) as client:
+            await client.put("s", "k", "a", "1")
+            there = client._calls._endpoints.current.address
+            hung = one if there == one.address else two
+            hung.process.signal(signal.SIGSTOP)
+            try:
+                with pytest.raises(OutcomeUnknownError, match="did not answer within 2 s"):
+                    await client.put("s", "k", "a", "1")
+                for _ in range(3):
+                    assert (await client.put("s", "k", "a", "1")).version == 7
+            finally:
+                hung.process.signal(signal.SIGCONT)
 
 
 class PrintingService(BusyService):

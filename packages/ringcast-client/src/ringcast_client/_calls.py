@@ -58,7 +58,8 @@ class Calls:
     """Calls to the config service, between :meth:`open` and :meth:`close`. Any number of them may be made at once.
 
     Where it has several addresses, a call that an instance refuses, or that could not be sent, goes to another, within
-    its time-out. Reads do so too when the connection breaks.
+    its time-out. Reads do so too when the connection breaks. After a call that was not answered in time, the next ones
+    go to another.
 
     ``reason``: why, as each of them says; empty: nothing.
     """
@@ -138,8 +139,10 @@ class Calls:
                 except grpc.aio.AioRpcError as error:
                     if self._goes_elsewhere(method.name, endpoint, error, deadline_s):
                         continue
-                    if late is not None and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                        raise late() from error
+                    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                        self._endpoints.left(endpoint)  # it hangs, perhaps: the next calls go to another
+                        if late is not None:
+                            raise late() from error
                     refusal = self.error(error)
                     wait_s = refusal.retry_after_s
                     if wait_s is None or not isinstance(refusal, LimitExceededError):
@@ -167,6 +170,7 @@ class Calls:
                 if begun or not self._goes_elsewhere(method.name, endpoint, error, deadline_s):
                     raise self.error(error) from error
             except TimeoutError:
+                self._endpoints.left(endpoint)
                 raise self.silent() from None
             finally:
                 call.cancel()

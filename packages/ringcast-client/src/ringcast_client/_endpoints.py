@@ -84,7 +84,7 @@ class Endpoints:
         return ", ".join(self._endpoints) or "(none is known)"
 
     def left(self, endpoint: Endpoint) -> None:
-        """A call has failed there, which another may answer."""
+        """A call has failed there, which another may answer, or was not answered."""
         endpoint.avoid_until_s = asyncio.get_running_loop().time() + _AVOID_S
 
     async def settle(self, deadline_s: float) -> Endpoint:

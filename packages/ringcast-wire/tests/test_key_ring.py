@@ -84,6 +84,28 @@ def test_every_changed_character_is_noticed() -> None:
             keys.open("a", other, metadata)
 
 
+def test_metadata_can_not_be_changed_without_the_key() -> None:
+    keys = _ring().of("gateway", "list")
+    value, metadata = keys.seal("a", "secret", {"enabled": "false", "owner": "b"})
+    assert metadata is not None
+    for entries in ({"enabled": "true", "owner": "b"}, {"enabled": "false"}, {"enabled": "falseowner", "": "b"}, {}):
+        changed = {**entries, ALGORITHM_FIELD: ALGORITHM, KEY_ID_FIELD: "k1"}
+        with pytest.raises(ValueSealedError, match="value or metadata was changed"):
+            keys.open("a", value, changed)
+    assert keys.open("a", value, dict(reversed(metadata.items()))).value == "secret"
+    plain = keys.seal("a", "secret")
+    with pytest.raises(ValueSealedError):
+        keys.open("a", plain.value, metadata)
+    assert base64.b64decode(plain.value)[:12] != base64.b64decode(value)[:12]
+
+
+def test_an_id_can_not_pass_for_one_with_metadata() -> None:
+    keys = _ring().of("gateway", "list")
+    value, _ = keys.seal("a", "secret", {"m": "1"})
+    with pytest.raises(ValueSealedError):
+        keys.open("a\0\0\0\0\1m\0\0\0\1" + "1", value, keys.seal("a", "secret").metadata)
+
+
 def test_another_key_of_the_same_id_an_unknown_id_and_an_unknown_algorithm() -> None:
     sealed = _ring().of("gateway", "list").seal("a", "secret")
     assert sealed.metadata is not None

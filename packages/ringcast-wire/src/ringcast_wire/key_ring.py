@@ -2,7 +2,7 @@
 
 A :class:`KeyRing` has keys by id, one of which is active, and says which lists are encrypted. A sealed row has a value
 of base64, and two entries of metadata more: ``enc-alg`` and ``enc-kid``, the algorithm and the id of the key. Row ids
-and other metadata stay as they are. :mod:`ringcast_wire._sealing` has the algorithm.
+and other metadata stay as they are, and can't be changed without the key. :mod:`ringcast_wire._sealing` has the algorithm.
 
 ``cryptography`` (extra ``encryption``) is imported when the first value is sealed or opened.
 """
@@ -204,7 +204,7 @@ class ListKeys:
         assert cipher is not None, "the active key is in the key ring"
         sealed = {**(metadata or {}), ALGORITHM_FIELD: ALGORITHM, KEY_ID_FIELD: key_id}
         _check_sealed_size(row_id, value, size, sealed)
-        return SealedRow(cipher.seal(row_id, value), sealed)
+        return SealedRow(cipher.seal(row_id, value, metadata), sealed)
 
     def open(self, row_id: str, value: str, metadata: Mapping[str, str] | None = None) -> SealedRow:
         """The row as it was given to :meth:`seal`. A deleted row has no value, and is not to be opened.
@@ -225,9 +225,10 @@ class ListKeys:
                 f"names the algorithm {shown(algorithm)} and the key {shown(key_id)}: "
                 f"{ALGORITHM} and the id of a key are expected",
             )
-        return SealedRow(self._opened(view, row_id, value, key_id), _without(metadata))
+        rest = _without(metadata)
+        return SealedRow(self._opened(view, row_id, value, rest, key_id), rest)
 
-    def _opened(self, view: _View, row_id: str, value: str, key_id: str) -> str:
+    def _opened(self, view: _View, row_id: str, value: str, metadata: Mapping[str, str] | None, key_id: str) -> str:
         cipher = view.cipher(key_id)
         if cipher is None:
             self._ring.look_again(now=True)
@@ -236,12 +237,12 @@ class ListKeys:
             known = ", ".join(sorted(self._view().state.secrets))
             raise self._error(row_id, f"is sealed with key {shown(key_id)}, and the key ring has only {known}")
         try:
-            return cipher.open(row_id, value)
+            return cipher.open(row_id, value, metadata)
         except ValueError:  # NotOpenedError: its class is not imported here, for it needs cryptography
             raise self._error(
                 row_id,
-                f"does not open with key {shown(key_id)}: it was changed or comes from another row, or the key ring "
-                "has another key of that id than its writer",
+                f"does not open with key {shown(key_id)}: value or metadata was changed or comes from another row, or the "
+                "key ring has another key of that id than its writer",
             ) from None
 
     def _error(self, row_id: str, said: str) -> ValueSealedError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ringcast_client import ConfigServiceClient, InvalidRowError, KeyedWrite, RowWrite
+from ringcast_client import ConfigServiceClient, InvalidRowError, KeyedWrite, RowWrite, _bulk_write
 from ringcast_testkit import ConfigServiceProcess, NatsServer, PostgresServer
 from ringcast_wire import (
     ConditionFailedError,
@@ -117,6 +117,29 @@ async def test_a_bulk_write_is_repeated_by_its_job(client: ConfigServiceClient, 
         await write([RowWrite("other"), *rows], "night")
     with pytest.raises(InvalidInputError, match="bytes of job_id"):
         await write(rows, "x" * 101)
+
+
+async def test_a_batch_whose_answer_was_lost_does_not_fail_on_what_it_wrote_itself(
+    client: ConfigServiceClient, store_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is sent again, since it may not have been written."""
+    await client.create_store(store_name, partition_count=1)
+    reply = _bulk_write._Stream.reply
+    lost: list[object] = []
+
+    async def losing(stream: _bulk_write._Stream, timeout_s: float) -> object:
+        found = await reply(stream, timeout_s)
+        if not lost:
+            lost.append(found)
+            raise _bulk_write.StatusLostError
+        return found
+
+    monkeypatch.setattr(_bulk_write._Stream, "reply", losing)
+    rows = [RowWrite("a", "1", if_absent=True), RowWrite("b", "1", if_absent=True), RowWrite("c", "1")]
+    results = [result async for result in client.bulk_write(store_name, "k", rows, batch_rows=2)]
+    assert [result.written for result in results] == [2, 1]
+    assert [(row.row_id, row.version) async for row in client.list(store_name, "k")][:2] == [("a", 1), ("b", 2)]
+    assert lost
 
 
 async def test_conditions_in_a_bulk_write(client: ConfigServiceClient, store_name: str) -> None:

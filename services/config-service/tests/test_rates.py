@@ -191,10 +191,15 @@ async def test_requests_that_wait_begin_and_those_that_are_cancelled_do_not() ->
     assert measures.writes_slowed == {("s", "waited"): 8}
 
 
+async def _put_many(service: Running, store_name: str, row_id: str) -> None:
+    """On a slow machine what comes in meanwhile is enough for a few."""
+    for _ in range(1_000):
+        await service.put(store_name, row_id)
+
+
 async def put(service: Running, store_name: str, row_id: str) -> Any:
     with pytest.raises(Exception, match="max_rows_per_second") as caught:
-        for _ in range(1_000):  # on a slow machine what comes in meanwhile is enough for a few
-            await service.put(store_name, row_id)
+        await _put_many(service, store_name, row_id)
     return error_from_rpc(caught.value)  # type: ignore[arg-type]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -51,7 +52,8 @@ class Batch:
 class BatchBuilder:
     """Collects rows; a batch is full at ``max_rows``, and when the next row would take it past ``max_bytes``.
 
-    ``keys`` seal the rows.
+    ``keys`` seal the rows. A batch that has rows with conditions has an idempotency key without a job id too: where its
+    answer is lost it is sent again, and must not fail on what it wrote itself.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class BatchBuilder:
         self._max_bytes = max_bytes
         self._skip_unchanged = skip_unchanged
         self._job_id = job_id
+        self._own_id = f"bulk-{secrets.token_hex(16)}"
         self._reason = reason
         self._first = 0
         self._sequence = 0
@@ -110,16 +113,18 @@ class BatchBuilder:
         """The rows that are left, or ``None``."""
         if not self._count:
             return None
+        has_conditions = any(row.if_absent or row.if_version is not None for row in self._rows)
+        job_id = self._job_id or (self._own_id if has_conditions else "")
         message = pb.WriteBatch(
             store=self._store,
             key=self._key,
             sequence=self._sequence,
             on_invalid=_ON_INVALID[self._on_invalid],
             skip_unchanged=self._skip_unchanged,
-            idempotency_key=f"{self._job_id}:{self._sequence}" if self._job_id else "",
+            idempotency_key=f"{job_id}:{self._sequence}" if job_id else "",
             reason=self._reason,
         )
-        if any(row.metadata or row.delete or row.if_absent or row.if_version is not None for row in self._rows):
+        if has_conditions or any(row.metadata or row.delete for row in self._rows):
             message.rows.extend(map(row_message, self._rows))
         else:  # column by column, at half the cost
             message.row_ids.extend([row.row_id for row in self._rows])

@@ -1,8 +1,9 @@
 """How the value of a row is encrypted under one key: AES-256-GCM with a nonce that is computed, not drawn.
 
 From the key of the ring two keys are derived for each list (HKDF-SHA256 over the names of store and config key): one
-encrypts, one makes nonces. The nonce is the first 12 bytes of HMAC-SHA256(nonce key, row id, metadata and value). So the
-same row gives the same bytes: hashes, ``skip_unchanged`` and ``sync`` compare sealed values as they compare clear ones.
+encrypts, one makes nonces. The nonce is the first 12 bytes of HMAC-SHA256(nonce key, row id, metadata and value). So
+the same row gives the same bytes: hashes, ``skip_unchanged`` and ``sync`` compare sealed values as they compare clear
+ones.
 
 GCM must not see one nonce with two values under one key: whoever has both could compute the XOR of the values, and
 forge others. Here a nonce repeats where row id, metadata and value are the same, and then so are all bytes: that tells
@@ -10,9 +11,9 @@ that a row is as it was before, and nothing else. Two different rows share a non
 collide: for 2^32 values that were ever sealed under one key in one list, the chance is below 2^-32, which is what
 NIST SP 800-38D allows for nonces that are drawn at random.
 
-Store, config key, row id and metadata are the associated data of GCM: a sealed value opens in its own row only, and with
-the metadata that it was written with. After opening the nonce is computed again and compared, so that forging a value
-takes the nonce key too.
+Store, config key, row id and metadata are the associated data of GCM: a sealed value opens in its own row only, and
+with the metadata that it was written with. After opening the nonce is computed again and compared, so that forging a
+value takes the nonce key too.
 """
 
 from __future__ import annotations

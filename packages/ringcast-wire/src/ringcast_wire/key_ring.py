@@ -2,7 +2,8 @@
 
 A :class:`KeyRing` has keys by id, one of which is active, and says which lists are encrypted. A sealed row has a value
 of base64, and two entries of metadata more: ``enc-alg`` and ``enc-kid``, the algorithm and the id of the key. Row ids
-and other metadata stay as they are, and can't be changed without the key. :mod:`ringcast_wire._sealing` has the algorithm.
+and other metadata stay as they are, and can't be changed without the key. :mod:`ringcast_wire._sealing` has the
+algorithm.
 
 ``cryptography`` (extra ``encryption``) is imported when the first value is sealed or opened.
 """
@@ -241,8 +242,8 @@ class ListKeys:
         except ValueError:  # NotOpenedError: its class is not imported here, for it needs cryptography
             raise self._error(
                 row_id,
-                f"does not open with key {shown(key_id)}: value or metadata was changed or comes from another row, or the "
-                "key ring has another key of that id than its writer",
+                f"does not open with key {shown(key_id)}: value or metadata was changed or comes from another row, or "
+                "the key ring has another key of that id than its writer",
             ) from None
 
     def _error(self, row_id: str, said: str) -> ValueSealedError:

@@ -41,7 +41,7 @@ def cluster() -> None:
 def list_members(context: click.Context) -> None:
     """List the processes that are there: state, address, version, since when, and load.
 
-    A process that was killed is listed for 10 s more. Where no report has come for 9 s, the state is `unknown`, with
+    `leads` marks the config service that does maintenance. A process that was killed is listed for 10 s more. Where no report has come for 9 s, the state is `unknown`, with
     the last one behind it. With --json one document a line.
     """
     config = settings_of(context)
@@ -245,6 +245,8 @@ def _row(member: Member) -> list[str]:
     if record is None:
         return [str(member.kind), member.id, "unknown", "", "", "", "", member.problem]
     state = f"unknown (was {record.state})" if member.stale else str(record.state)
+    if record.leads and not member.stale:
+        state += ", leads"
     up_s = max(0.0, time.time() - record.started_at_ms / 1000)
     return [
         *(str(member.kind), member.id, state, record.address, record.version),

@@ -81,6 +81,8 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     load: ServiceLoad | AgentLoad
     metrics: _Text = ""
     """Where its metrics are; empty: nowhere."""
+    leads: bool = False
+    """Of config services: whether it is the one that does maintenance."""
     format: Annotated[int, msgspec.Meta(ge=1)] = FORMAT
 
 

@@ -70,7 +70,8 @@ class App(Lifetime):
     async def _serve(self, repository: Repository, nc: Client, deadline: float) -> None:
         config, telemetry = self._config, self._telemetry
         js = nc.jetstream()
-        self.core = core = Core(config, repository, nc, js, telemetry)
+        instance_id = new_instance_id()
+        self.core = core = Core(config, repository, nc, js, telemetry, instance_id)
         box = DeadLetterBox(nc, js)
         replays = Replays(nc, repository.reader, box, telemetry)
         dead_letters = DeadLetterCalls(repository.stores, box, replays, telemetry, core.audit)
@@ -98,7 +99,7 @@ class App(Lifetime):
         if core.access.unrestricted and (logins.needed or config.security.client_ca_file):
             log.warning("roles.none")
         drain = Drain(DrainableInstance(core, server, readiness, config))
-        presence = self._presence(server, drain)
+        presence = self._presence(instance_id, core, server, drain)
         async with self._metrics_server(), self._callout(core, deadline) as callout, asyncio.TaskGroup() as tasks:
             work = (
                 callout
@@ -153,6 +154,7 @@ class App(Lifetime):
             await bounded("registration", presence.stop(), bound_s)
         if nc.is_connected:
             await bounded("intake of fetches", core.fetches.stop(), bound_s)
+        await bounded("lead of maintenance", core.maintenance.withdraw(), bound_s)
         await bounded("gRPC calls", server.stop(bound_s), bound_s + 1)
         await bounded("writes", core.writer.drain(), bound_s)
         await bounded("audit log", audit_written(core.audit), bound_s)
@@ -162,17 +164,17 @@ class App(Lifetime):
         await bounded("claims on the outbox", core.relay.withdraw(), bound_s)
         log.info("service.stopped")
 
-    def _presence(self, server: GrpcServer, drain: Drain) -> Presence | None:
+    def _presence(self, instance_id: str, core: Core, server: GrpcServer, drain: Drain) -> Presence | None:
         """What says in the cluster that this instance is there, if that is wanted."""
         config = self._config
         if not config.cluster.on:
             return None
-        instance_id = new_instance_id()
         report = InstanceReport(
             instance_id,
             self._addresses,
             self._telemetry.measures,
             state=lambda: drain.state,
+            leads=lambda: core.maintenance.leads,
             open_calls=lambda: server.open_calls,
         )
         presence = Presence(
@@ -197,6 +199,7 @@ class App(Lifetime):
             "fetches_waiting": lambda: core.fetches.waiting,
             "audit_behind_seconds": lambda: core.audit.behind_s,
             "stores_not_provisioned": lambda: core.provisioner.failing,
+            "maintenance_leader": lambda: core.maintenance.leads,
             "issuer_keys_age_seconds": lambda: 0.0 if logins.verifier is None else logins.verifier.keys_age_s,
             "connected:nats": lambda: nc.is_connected,
         }

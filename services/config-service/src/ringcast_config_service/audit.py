@@ -17,6 +17,7 @@ from ringcast_wire import EventLog, RingcastError
 from ringcast_wire.audit import ChainCheck, Link
 
 from ringcast_config_service.caller import Caller
+from ringcast_config_service.maintenance import Term
 from ringcast_config_service.repository import (
     SERVICE,
     AuditFact,
@@ -32,7 +33,6 @@ log = EventLog(logging.getLogger(__name__))
 SEAL_EVERY_S: Final = 1.0
 _AGAIN_S: Final = 5.0
 """After a failure: each attempt on a database that takes no writes has all connections made again."""
-_FORGET_EVERY_S: Final = 60.0
 _HEAD_EVERY_S: Final = 3_600.0
 """From one line with the head of the chain to the next: a log that is kept elsewhere is an anchor."""
 _WINDOW_S: Final = 3_600.0
@@ -125,15 +125,12 @@ class AuditTrail:
 
     async def run(self) -> None:
         """Chains entries for as long as it is not cancelled."""
-        forget_at = head_at = 0.0
+        head_at = 0.0
         while True:
             now = time.monotonic()
             try:
                 await self.flush()
                 self._chained_at = time.monotonic()
-                if now >= forget_at:
-                    await self._forget()
-                    forget_at = now + _FORGET_EVERY_S
                 if now >= head_at:
                     await self._tell_head()
                     head_at = now + _HEAD_EVERY_S
@@ -170,10 +167,14 @@ class AuditTrail:
             if await self._repository.seal() < rules.MAX_SEALED:
                 return
 
-    async def _forget(self) -> None:
-        before_ms = rules.oldest_kept_ms(await self._clock.clock_ms(), self._retention_ms)
-        while removed := await self._repository.forget_audit(before_ms):
-            log.info("audit.forgotten", entries=removed)
+    async def forget(self, term: Term) -> None:
+        """A duty of maintenance: removes what is past the retention."""
+        try:
+            before_ms = rules.oldest_kept_ms(await self._clock.clock_ms(), self._retention_ms)
+            while removed := await self._repository.forget_audit(term.lead, before_ms):
+                log.info("audit.forgotten", entries=removed)
+        except RingcastError as error:
+            log.warning("audit.forget_postponed", error=error)
 
     async def _tell_head(self) -> None:
         head = (await self._repository.chain_page((1 << 63) - 1, 1)).chain.head

@@ -28,6 +28,7 @@ from ringcast_config_service.grpc.connections import ConnectionSettings
 from ringcast_config_service.nats.streams import StreamSizes
 from ringcast_config_service.oidc.settings import OidcSettings
 from ringcast_config_service.repository.base import DEFAULT_LOCK_TIMEOUT_MS, DEFAULT_WRITE_CONNECTIONS
+from ringcast_config_service.repository.lead import MAX_LEASE_MS
 from ringcast_config_service.security import Security
 
 _ADDRESS = re.compile(r"(?P<host>[^:\s]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})", re.ASCII)
@@ -81,6 +82,11 @@ class Config:
         "24h", "How long an idempotency key is remembered.", allowed=at_least(1_000)
     )
     compaction_interval_s: float = duration_s("10m", "How often data past its retention is removed.", allowed=above(0))
+    maintenance_lease_ms: int = duration_ms(
+        "15s",
+        "How long an instance that does not answer leads maintenance, before another takes over.",
+        allowed=between(1_000, MAX_LEASE_MS),
+    )
     lock_timeout_ms: int = duration_ms(
         f"{DEFAULT_LOCK_TIMEOUT_MS // 1000}s",
         "How long a write waits in PostgreSQL for a lock that another transaction holds.",

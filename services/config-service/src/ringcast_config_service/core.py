@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Coroutine
 from typing import Any, Final
@@ -17,6 +16,7 @@ from ringcast_config_service.config import Config
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.histories import Histories
 from ringcast_config_service.lifecycle import Lifecycle
+from ringcast_config_service.maintenance import Maintenance, Term
 from ringcast_config_service.nats.fetch_server import FetchServer
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.nats.relay import Relay
@@ -36,10 +36,16 @@ class Core:
     """Writes, the relay, fetches and upkeep over one repository and one connection. :meth:`work` is to be run."""
 
     def __init__(
-        self, config: Config, repository: Repository, nc: Client, js: JetStreamContext, telemetry: Telemetry
+        self,
+        config: Config,
+        repository: Repository,
+        nc: Client,
+        js: JetStreamContext,
+        telemetry: Telemetry,
+        instance_id: str,
     ) -> None:
         self._config = config
-        self._maintenance = repository.maintenance
+        self._record = repository.maintenance
         self._measures = telemetry.measures
         self.provisioner = Provisioner(
             js,
@@ -74,6 +80,17 @@ class Core:
         self.fetches = FetchServer(
             nc, self.handlers, at_once=config.fetches, waiting=config.waiting_fetches, telemetry=telemetry
         )
+        self.maintenance = Maintenance(
+            repository.lead,
+            instance_id,
+            telemetry.measures,
+            lease_ms=config.maintenance_lease_ms,
+            every_s=config.compaction_interval_s,
+            duties=(
+                {"idempotency_keys": self._forget_marks, "compaction": self._compact, "counts": self._check_counts},
+                {"audit_retention": self.audit.forget, "purge": self.lifecycle.purge_expired},
+            ),
+        )
 
     def work(self) -> dict[str, Coroutine[Any, Any, None]]:
         """What is to run until the instance stops, by name."""
@@ -83,9 +100,8 @@ class Core:
             "histories": self.histories.run(),
             "provision": self.provisioner.run(),
             "fetches": self.fetches.run(),
-            "compaction": self._compact(),
             "audit": self.audit.run(),
-            "purge": self.lifecycle.run(self._config.compaction_interval_s),
+            "maintenance": self.maintenance.run(),
         }
 
     def disconnected(self) -> None:
@@ -101,37 +117,33 @@ class Core:
         self.handlers.forget(store)
         self.histories.forget(store)
 
-    async def _compact(self) -> None:
-        """Removes what is past its retention, now and then."""
-        config = self._config
-        every_ms = int(config.compaction_interval_s * 1000)
-        while True:
-            try:
-                await self._forget_marks()
-                done = await self._maintenance.compact(
-                    config.tombstone_retention_ms, config.history_retention_ms, every_ms
-                )
-            except RingcastError as error:
-                log.warning("compaction.postponed", error=error)
-            else:
-                if done.tombstones or done.revisions:
-                    log.info("compaction.removed", tombstones=done.tombstones, revisions=done.revisions)
-            await self._check_counts()
-            await asyncio.sleep(config.compaction_interval_s)
+    # ---- duties of maintenance
 
-    async def _check_counts(self) -> None:
-        """Looks once a day whether the heads count the rows that are there."""
-        try:
-            wrong = await self._maintenance.check_counts(_CHECK_COUNTS_MS)
-        except RingcastError as error:
-            log.warning("counts.postponed", error=error)
-            return
-        for store, key, partition in wrong:
-            self._measures.counts_repaired += 1
-            log.error("counts.repaired", store=store, key=key, partition=partition)
-
-    async def _forget_marks(self) -> None:
+    async def _forget_marks(self, term: Term) -> None:
         """Removes old idempotency keys, a bounded number in a transaction."""
         older_than_ms = self._config.idempotency_retention_ms
-        while await self._maintenance.forget_marks(older_than_ms, _FORGET_MARKS) == _FORGET_MARKS:
-            pass
+        try:
+            while await self._record.forget_marks(term.lead, older_than_ms, _FORGET_MARKS) == _FORGET_MARKS:
+                pass
+        except RingcastError as error:
+            log.warning("idempotency_keys.postponed", error=error)
+
+    async def _compact(self, term: Term) -> None:
+        """Removes tombstones and revisions that are past their retention."""
+        config = self._config
+        try:
+            done = await self._record.compact(term.lead, config.tombstone_retention_ms, config.history_retention_ms)
+        except RingcastError as error:
+            log.warning("compaction.postponed", error=error)
+            return
+        if done.tombstones or done.revisions:
+            log.info("compaction.removed", tombstones=done.tombstones, revisions=done.revisions)
+
+    async def _check_counts(self, term: Term) -> None:
+        """Looks once a day whether the heads count the rows that are there."""
+        try:
+            async for store, key, partition in self._record.check_counts(term.lead, _CHECK_COUNTS_MS):
+                self._measures.counts_repaired += 1
+                log.error("counts.repaired", store=store, key=key, partition=partition)
+        except RingcastError as error:
+            log.warning("counts.postponed", error=error)

@@ -33,16 +33,18 @@ class DrainableInstance:
         await bounded("intake of fetches", self._core.fetches.stop(), self._bound_s)
 
     async def finish_drain(self) -> None:
-        """Calls end, what they wrote is published, and others may publish what is left of the outbox."""
+        """Calls end, what they wrote is published; others may publish what is left, and lead maintenance."""
         core, bound_s = self._core, self._bound_s
         await self._server.drained(self._grace_s)
         await bounded("fetches", core.fetches.drain(), bound_s)
         await bounded("audit log", audit_flushed(core.audit), bound_s)
         await bounded("outbox", core.relay.flush(), bound_s)
         await bounded("claims on the outbox", core.relay.withdraw(), bound_s)
+        await bounded("lead of maintenance", core.maintenance.withdraw(), bound_s)
 
     async def end_drain(self) -> None:
         """All of it is taken up again."""
+        self._core.maintenance.resume()
         self._server.resume()
         await bounded("intake of fetches", self._core.fetches.start(), self._bound_s)
         self._readiness.drain(False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 
@@ -21,6 +20,7 @@ from ringcast_wire import (
     names,
 )
 
+from ringcast_config_service.maintenance import Term
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.repository import (
     SERVICE,
@@ -123,39 +123,43 @@ class Lifecycle:
         log.info("key.restored", store=store, key=key)
         return found
 
-    async def run(self, interval_s: float) -> None:
-        """Purges what can't be restored any more, now and then."""
-        while True:
-            try:
-                await self.purge_expired()
-            except RingcastError as error:
-                log.warning("purge.postponed", error=error)
-            await asyncio.sleep(interval_s)
-
-    async def purge_expired(self) -> None:
-        """Purges everything whose retention is over; what fails for one does not keep the rest."""
-        expired = await self._deletions.expire_deleted(await self._clock.clock_ms())
+    async def purge_expired(self, term: Term) -> None:
+        """A duty of maintenance: purges all whose retention is over; what fails for one does not keep the rest."""
+        try:
+            expired = await self._deletions.expire_deleted(term.lead, await self._clock.clock_ms())
+        except RingcastError as error:
+            log.warning("purge.postponed", error=error)
+            return
         for store, key in expired.keys:
             try:
-                await self._purge_key(store, key)
+                await self._purge_key(store, key, term)
             except RingcastError as error:
                 log.warning("key.purge_postponed", store=store, key=key, error=error)
         for store in expired.stores:
             try:
-                await self._purge_store(store)
+                await self._purge_store(store, term)
             except RingcastError as error:
                 log.warning("store.purge_postponed", store=store, error=error)
 
-    async def _purge_store(self, name: str) -> None:
-        while await self._deletions.purge_rows(name, None):
+    async def _purge_store(self, name: str, term: Term | None = None) -> None:
+        """``term``: none where a caller has asked for it, who waits until the name is free."""
+        lead = term and term.lead
+        while await self._deletions.purge_rows(name, None, lead):
             pass
         found = await self._record(name)
         if found is None or found.deletion is None or found.deletion.expires_at_ms:
             self._forget(name)
             return  # another instance was faster, and the name may be that of a new store by now
+        created_at_ms = found.created_at_ms
+
+        async def is_there() -> bool:
+            """Whether the name is still that of the store that is purged, and not of one made since."""
+            now = await self._record(name)
+            return now is not None and now.deletion is not None and now.created_at_ms == created_at_ms
+
         # Before the record: if this breaks off in between, the next purge still knows that something is to be removed.
-        await self._provisioner.remove(name)
-        await self._deletions.drop_store(name)
+        await self._provisioner.remove(name, is_there, _no_check if term is None else term.check)
+        await self._deletions.drop_store(name, lead)
         self._forget(name)
         log.info("store.purged", store=name)
         found = await self._record(name)
@@ -165,13 +169,14 @@ class Lifecycle:
     async def _record(self, name: str) -> StoreRecord | None:
         return next((record for record in await self._stores.store_records() if record.name == name), None)
 
-    async def _purge_key(self, store: str, key: str) -> None:
-        while await self._deletions.purge_rows(store, key):
+    async def _purge_key(self, store: str, key: str, term: Term | None = None) -> None:
+        lead = term and term.lead
+        while await self._deletions.purge_rows(store, key, lead):
             pass
         found = await self._stores.get_store(store, include_deleted=True)
         if found.record.settings.strategy is Strategy.STICKY:
-            await self._provisioner.remove_key(store, key)
-        await self._deletions.drop_key(store, key)
+            await self._provisioner.remove_key(store, key, _no_check if term is None else term.check)
+        await self._deletions.drop_key(store, key, lead)
         log.info("key.purged", store=store, key=key)
 
     async def _deletion(self, purge: bool) -> Deletion:
@@ -184,6 +189,10 @@ class Lifecycle:
             await self._provisioner.mark_deleted(record)
         except RingcastError as error:
             log.warning("store.mark_postponed", store=record.name, error=error)
+
+
+def _no_check() -> None:
+    """Of a purge that a caller has asked for: any instance may do it."""
 
 
 def with_times(settings: StoreSettings) -> StoreSettings:

@@ -48,6 +48,7 @@ class Measures:
         self.fetches: Counter[tuple[str, str]] = Counter()
         self.fetch_duration: defaultdict[str, Histogram] = defaultdict(lambda: _histogram("fetch_duration_seconds"))
         self.counts_repaired = 0
+        self.lead_changes: Counter[str] = Counter({"taken": 0, "lost": 0, "resigned": 0})
         self.writes_slowed: Counter[tuple[str, str]] = Counter()
         """Requests that the rate of their store has held up, by store and outcome."""
         self.refusals = Refusals()
@@ -114,6 +115,8 @@ class Measures:
         for labels, count in list(self.writes_slowed.items()):
             yield "writes_slowed_total", labels, count
         yield "counts_repaired_total", (), self.counts_repaired
+        for change, count in list(self.lead_changes.items()):
+            yield "maintenance_lead_changes_total", (change,), count
         for labels, count in list(self.dead_letters.items()):
             yield "dead_letters_total", labels, count
         for labels, count in list(self.refusals.counts.items()):

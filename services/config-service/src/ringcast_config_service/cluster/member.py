@@ -34,12 +34,14 @@ class InstanceReport:
         measures: Measures,
         *,
         state: Callable[[], MemberState],
+        leads: Callable[[], bool],
         open_calls: Callable[[], int],
     ) -> None:
         self._id = instance_id
         self._addresses = addresses
         self._measures = measures
         self._state = state
+        self._leads = leads
         self._open_calls = open_calls
         self._started_at_ms = int(time.time() * 1000)
         self._last = (time.monotonic(), time.process_time(), self._writes())
@@ -55,6 +57,7 @@ class InstanceReport:
             pid=os.getpid(),
             version=version("ringcast-config-service"),
             state=self._state(),
+            leads=self._leads(),
             started_at_ms=self._started_at_ms,
             reported_at_ms=int(time.time() * 1000),
             load=self._load(),

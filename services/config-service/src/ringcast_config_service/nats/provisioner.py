@@ -20,7 +20,13 @@ from nats.js.kv import KeyValue
 from ringcast_wire import EventLog, MismatchError, RingcastError, Strategy, event_within, field_text, names
 
 from ringcast_config_service.nats import streams
-from ringcast_config_service.nats.bus_removal import clear_deletion, clear_wishes, mark_deletion, remove_store
+from ringcast_config_service.nats.bus_removal import (
+    always,
+    clear_deletion,
+    clear_wishes,
+    mark_deletion,
+    remove_store,
+)
 from ringcast_config_service.nats.calls import nats_calls
 from ringcast_config_service.nats.streams import StreamSizes
 from ringcast_config_service.repository import StoreRecord, StoreRepository
@@ -113,15 +119,23 @@ class Provisioner:
         with _preparing(store.name):
             await mark_deletion(self._js, store)
 
-    async def remove(self, store: str) -> None:
-        """Removes everything that :meth:`ensure` has made for a store alone; harmless when it is gone already."""
-        with _preparing(store):
-            await remove_store(self._js, store)
+    async def remove(
+        self, store: str, is_there: Callable[[], Awaitable[bool]] = always, check: Callable[[], None] = lambda: None
+    ) -> None:
+        """Removes everything that :meth:`ensure` has made for a store alone; harmless when it is gone already.
 
-    async def remove_key(self, store: str, key: str) -> None:
-        """Ends what operators want of a key that is purged; harmless when nothing is there."""
+        ``is_there`` and ``check``: as :func:`remove_store` has them.
+        """
+        with _preparing(store):
+            await remove_store(self._js, store, is_there, check)
+
+    async def remove_key(self, store: str, key: str, check: Callable[[], None] = lambda: None) -> None:
+        """Ends what operators want of a key that is purged; harmless when nothing is there.
+
+        ``check`` is called right before, and may raise.
+        """
         with nats_calls(f"key {key!r} of store {store!r} can't be removed from NATS now", ": it is tried again"):
-            await clear_wishes(self._js, store, key)
+            await clear_wishes(self._js, store, key, check)
 
     async def ensure_all(self) -> None:
         """Looks after every store; what stands in the way of one does not keep the next from its turn."""

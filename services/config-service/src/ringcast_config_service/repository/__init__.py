@@ -37,6 +37,7 @@ from ringcast_config_service.repository.base import (
     new_history_id,
 )
 from ringcast_config_service.repository.connect import make_repository
+from ringcast_config_service.repository.lead import Lead, LeadRepository, LostLeadError
 from ringcast_config_service.repository.parts import (
     AuditRepository,
     DatabaseClock,
@@ -79,11 +80,14 @@ __all__ = [
     "HistoryFilter",
     "IdempotencyMark",
     "KeyStats",
+    "Lead",
+    "LeadRepository",
     "ListFilter",
     "NOBODY",
     "ListedRow",
     "LargeAnswerError",
     "LockedError",
+    "LostLeadError",
     "OutboxRecord",
     "OutboxSpan",
     "OutboxState",

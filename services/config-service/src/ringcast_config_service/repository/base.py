@@ -327,8 +327,7 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What a compaction removed; ``skipped`` when another instance is at it, or was not long ago."""
+    """What a compaction removed."""
 
     tombstones: int
     revisions: int
-    skipped: bool = False

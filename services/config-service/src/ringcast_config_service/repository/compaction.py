@@ -1,8 +1,8 @@
-"""Removing what is past its retention: in small pieces, by age, one instance at a time.
+"""Removing what is past its retention: in small pieces, by age, by the instance that leads maintenance.
 
-The clock is the database's. An instance takes the duty for a while, and each piece is a short transaction that first
-checks, under a lock, that no other instance has taken it since. Pieces are found by indexes on the time of the write,
-so a pass costs by what has become old since the last one, not by what there is.
+The clock is the database's. Each piece is a short transaction that first checks, under a lock, that no other instance
+has taken the lead since (:mod:`~ringcast_config_service.repository.lead`). Pieces are found by indexes on the time of
+the write, so a pass costs by what has become old since the last one, not by what there is.
 
 Of the history, a revision goes when the next one of its row is past the retention. So the newest revision of each row
 that is older than the retention stays, as long as the row is live or has newer ones: what undoing those needs. A
@@ -15,10 +15,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from ringcast_config_service.repository.base import Compaction
+from ringcast_config_service.repository.lead import Lead
 
 DUTY: Final = "compaction"
-LEASE_MS: Final = 60_000
-"""How long the duty is held from each piece on: longer than a piece can take."""
 PIECE_ROWS: Final = 1_000
 """Tombstones in a transaction: it locks the heads of their partitions."""
 PIECE_REVISIONS: Final = 5_000
@@ -27,10 +26,9 @@ _LATE_COMMIT_MS: Final = 180_000
 """A write is stamped when its transaction begins, and seen when that ends: so much is looked at again by each pass."""
 
 
-class Duty(NamedTuple):
-    """The right to compact, until another instance takes it. Times are the database's, ``done_ms`` of the last pass."""
+class Progress(NamedTuple):
+    """How far the last pass got, and the time; both by the database's clock."""
 
-    token: int
     done_ms: int
     now_ms: int
 
@@ -42,45 +40,36 @@ class Moment(NamedTuple):
     version: int
 
 
-class LostDutyError(Exception):
-    """Another instance has taken the duty: nothing of this piece was changed."""
-
-
 class Steps(Protocol):
-    """What a database does for a pass. Each is a transaction, and raises ``LostDutyError``."""
+    """What a database does for a pass. Each but the first is a transaction, and raises ``LostLeadError``."""
 
-    async def take(self, lease_ms: int) -> Duty | None:
-        """The duty, unless another instance has it."""
+    async def progress(self) -> Progress:
+        """Where the pass begins."""
 
-    async def keep(self, duty: Duty, lease_ms: int, done_ms: int) -> None:
-        """Notes how far history is done, and holds the duty for so long."""
+    async def done(self, lead: Lead, done_ms: int) -> None:
+        """Notes how far history is done."""
 
-    async def drop_tombstones(self, duty: Duty, first: Moment, before_ms: int) -> tuple[int, Moment | None]:
+    async def drop_tombstones(self, lead: Lead, first: Moment, before_ms: int) -> tuple[int, Moment | None]:
         """Removes a piece, oldest first; how many, and where the next piece begins, ``None`` if there is none."""
 
-    async def drop_history(self, duty: Duty, after_ms: int, before_ms: int) -> tuple[int, int | None]:
+    async def drop_history(self, lead: Lead, after_ms: int, before_ms: int) -> tuple[int, int | None]:
         """The same for what the revisions of a piece have made needless."""
 
 
-async def compact(steps: Steps, tombstones_ms: int, history_ms: int, every_ms: int) -> Compaction:
-    """One pass: what is older than these; other instances begin none within ``every_ms``."""
-    duty = await steps.take(LEASE_MS)
-    if duty is None:
-        return Compaction(0, 0, skipped=True)
+async def compact(steps: Steps, lead: Lead, tombstones_ms: int, history_ms: int) -> Compaction:
+    """One pass: what is older than these. Where one broke off, the next removes what it has left."""
+    done_ms, now_ms = await steps.progress()
     tombstones = revisions = 0
-    try:
-        first: Moment | None = Moment(0, 0)
-        while first is not None:
-            dropped, first = await steps.drop_tombstones(duty, first, duty.now_ms - tombstones_ms)
-            tombstones += dropped
-        before_ms = duty.now_ms - history_ms
-        after: int | None = max(0, duty.done_ms - _LATE_COMMIT_MS)
-        while after is not None:
-            dropped, after = await steps.drop_history(duty, after, before_ms)
-            revisions += dropped
-        await steps.keep(duty, every_ms, max(duty.done_ms, before_ms))
-    except LostDutyError:
-        return Compaction(tombstones, revisions, skipped=True)
+    first: Moment | None = Moment(0, 0)
+    while first is not None:
+        dropped, first = await steps.drop_tombstones(lead, first, now_ms - tombstones_ms)
+        tombstones += dropped
+    before_ms = now_ms - history_ms
+    after: int | None = max(0, done_ms - _LATE_COMMIT_MS)
+    while after is not None:
+        dropped, after = await steps.drop_history(lead, after, before_ms)
+        revisions += dropped
+    await steps.done(lead, before_ms)
     return Compaction(tombstones, revisions)
 
 

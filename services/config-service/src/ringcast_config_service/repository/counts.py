@@ -6,11 +6,12 @@ service, or of somebody who changed the tables. Limits of stores would be wrong 
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Final, NamedTuple, Protocol
 
+from ringcast_config_service.repository.lead import Lead
+
 DUTY: Final = "counts"
-LEASE_MS: Final = 600_000
-"""How long an instance has the duty from each key on."""
 PARTITIONS: Final = 64
 """Partitions whose rows are counted by one statement: half a gigabyte of rows at most."""
 
@@ -31,10 +32,13 @@ class WrongCount(NamedTuple):
 
 
 class Steps(Protocol):
-    """What a database does for it."""
+    """What a database does for it. Changes are transactions of their own, and raise ``LostLeadError``."""
 
-    async def take_counts(self, lease_ms: int) -> bool:
-        """Takes or keeps the duty for so long, unless another instance has it."""
+    async def done_counts(self) -> tuple[int, int]:
+        """When the last pass began, and the time; both by the database's clock."""
+
+    async def note_counts(self, lead: Lead, began_ms: int) -> None:
+        """A pass that began then is over."""
 
     async def counted_keys(self) -> list[CountedKey]:
         """The keys that are not deleted."""
@@ -42,21 +46,18 @@ class Steps(Protocol):
     async def wrong_counts(self, key_id: int, first: int, last: int) -> list[int]:
         """Partitions of a key whose counts are wrong, in one snapshot."""
 
-    async def recount(self, store: str, key_id: int, partition: int) -> bool:
+    async def recount(self, lead: Lead, store: str, key_id: int, partition: int) -> bool:
         """Counts the rows of a partition with its head locked; whether that changed anything."""
 
 
-async def check_counts(steps: Steps, every_ms: int) -> list[WrongCount]:
-    """One pass, of one instance at a time and of none within ``every_ms`` of it; what was wrong, and is right now."""
-    found: list[WrongCount] = []
-    if not await steps.take_counts(LEASE_MS):
-        return found
+async def check_counts(steps: Steps, lead: Lead, every_ms: int) -> AsyncGenerator[WrongCount, None]:
+    """One pass, and none within ``every_ms`` of the last; what was wrong, once it is right."""
+    done_ms, now_ms = await steps.done_counts()
+    if 0 <= now_ms - done_ms < every_ms:
+        return
     for store, name, key_id, partition_count in await steps.counted_keys():
-        if not await steps.take_counts(LEASE_MS):
-            return found
         for first in range(0, partition_count, PARTITIONS):
-            wrong = await steps.wrong_counts(key_id, first, first + PARTITIONS - 1)
-            repaired = [partition for partition in wrong if await steps.recount(store, key_id, partition)]
-            found += [WrongCount(store, name, partition) for partition in repaired]
-    await steps.take_counts(every_ms)
-    return found
+            for partition in await steps.wrong_counts(key_id, first, first + PARTITIONS - 1):
+                if await steps.recount(lead, store, key_id, partition):
+                    yield WrongCount(store, name, partition)
+    await steps.note_counts(lead, now_ms)

@@ -40,6 +40,7 @@ from ringcast_config_service.repository.base import (
     Written,
 )
 from ringcast_config_service.repository.counts import WrongCount
+from ringcast_config_service.repository.lead import Lead, LeadRepository
 from ringcast_config_service.repository.policies import PolicyChange
 
 
@@ -140,16 +141,19 @@ class DeletionRepository(Protocol):
             LimitExceededError: the store has 100 keys without it.
         """
 
-    async def expire_deleted(self, now_ms: int) -> Expired:
+    # With a ``lead`` a transaction is a duty of maintenance, and may raise ``LostLeadError``; without one a caller has
+    # asked for the purge, and any number of instances may be at it.
+
+    async def expire_deleted(self, lead: Lead, now_ms: int) -> Expired:
         """What can't be restored any more, from now on: to be purged. Also ends deletions that were broken off."""
 
-    async def purge_rows(self, store: str, key: str | None) -> int:
+    async def purge_rows(self, store: str, key: str | None, lead: Lead | None = None) -> int:
         """Removes some rows and revisions of an expired store (``key`` is ``None``) or key; 0: there are none left."""
 
-    async def drop_store(self, name: str) -> None:
+    async def drop_store(self, name: str, lead: Lead | None = None) -> None:
         """Removes what is left of an expired store: its name is free."""
 
-    async def drop_key(self, store: str, key: str) -> None:
+    async def drop_key(self, store: str, key: str, lead: Lead | None = None) -> None:
         """Removes what is left of an expired key: its name is free."""
 
 
@@ -358,28 +362,30 @@ class AuditRepository(Protocol):
     async def chain_page(self, after: int, limit: int) -> ChainPage:
         """Up to ``limit`` entries behind the entry ``after``, and the ends of the chain, of one snapshot."""
 
-    async def forget_audit(self, before_ms: int) -> int:
-        """Removes up to 5,000 of the oldest entries, all older than a moment, and adds one that says so; how many."""
+    async def forget_audit(self, lead: Lead, before_ms: int) -> int:
+        """Removes up to 5,000 of the oldest entries, all older than a moment, and adds one that says so; how many.
+
+        Raises:
+            LostLeadError: another instance leads maintenance.
+        """
 
 
 class RecordMaintenance(Protocol):
-    """Removal of what is past its retention."""
+    """Removal of what is past its retention. Each change raises ``LostLeadError`` where another instance leads."""
 
-    async def compact(self, tombstones_ms: int, history_ms: int, every_ms: int = 0) -> Compaction:
+    async def compact(self, lead: Lead, tombstones_ms: int, history_ms: int) -> Compaction:
         """Removes tombstones, and revisions that have newer ones, that are older than these, by the database's clock.
 
-        The newest revision of a live row stays however old it is, and so does what a row held ``history_ms`` ago. One
-        instance of all does this at a time, and after it none of the others within ``every_ms``.
+        The newest revision of a live row stays however old it is, and so does what a row held ``history_ms`` ago.
         """
 
-    async def check_counts(self, every_ms: int = 0) -> list[WrongCount]:
-        """Compares the counts of live rows in the heads with the rows, sets right what is wrong, and returns it.
+    def check_counts(self, lead: Lead, every_ms: int = 0) -> AsyncGenerator[WrongCount, None]:
+        """Compares the counts of live rows in the heads with the rows, sets right what is wrong, and yields it.
 
-        It reads every row. One instance of all does this at a time, and after it none of the others within
-        ``every_ms``.
+        It reads every row, unless the last pass began within ``every_ms``.
         """
 
-    async def forget_marks(self, older_than_ms: int, limit: int) -> int:
+    async def forget_marks(self, lead: Lead, older_than_ms: int, limit: int) -> int:
         """Removes up to ``limit`` idempotency keys that are older than this, the oldest first; how many."""
 
 
@@ -421,6 +427,10 @@ class Repository(DatabaseConnection, DatabaseClock, Protocol):
     @property
     def audit(self) -> AuditRepository:
         """What was done, and what was refused."""
+
+    @property
+    def lead(self) -> LeadRepository:
+        """Which instance does maintenance."""
 
     @property
     def maintenance(self) -> RecordMaintenance:

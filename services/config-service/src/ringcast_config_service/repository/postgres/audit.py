@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from ringcast_config_service.repository import audit
 from ringcast_config_service.repository.audit import AuditFact, AuditFilter, AuditPage, ChainPage
 from ringcast_config_service.repository.base import SERVICE
+from ringcast_config_service.repository.lead import Lead
+from ringcast_config_service.repository.postgres.lead import transact_as
 from ringcast_config_service.repository.postgres.session import Connection, Sessions
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
 
@@ -48,7 +50,7 @@ class PostgresAudit:
             found = await db.fetch(Sql.AUDIT_RANGE, max(after, chain.floor.seq), limit)
             return ChainPage(chain, audit.to_entries(found))
 
-    async def forget_audit(self, before_ms: int) -> int:
+    async def forget_audit(self, lead: Lead, before_ms: int) -> int:
         async def work(db: Connection) -> int:
             await db.fetchrow(Sql.LOCK_AUDIT_CHAIN)
             last, count = audit.expired(await db.fetch(Sql.AUDIT_AGES, audit.MAX_FORGOTTEN), before_ms)
@@ -58,7 +60,7 @@ class PostgresAudit:
                 await add_facts(db, [audit.forget_fact(SERVICE, last, count)])
             return count
 
-        return await self._sessions.transact(work)
+        return await transact_as(self._sessions, lead, work)
 
 
 async def add_facts(db: Connection, facts: Sequence[AuditFact]) -> None:

@@ -4,40 +4,35 @@ from __future__ import annotations
 
 from ringcast_config_service.repository.compaction import (
     DUTY,
-    LEASE_MS,
     PIECE_REVISIONS,
     PIECE_ROWS,
-    Duty,
-    LostDutyError,
     Moment,
+    Progress,
     needless,
     next_piece,
 )
+from ringcast_config_service.repository.lead import Lead
+from ringcast_config_service.repository.postgres.lead import transact_as
 from ringcast_config_service.repository.postgres.session import Connection, Sessions
 from ringcast_config_service.repository.postgres.write import columns, count
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
 
 
 class PostgresSteps:
-    """``holder`` names the instance."""
+    """:class:`~ringcast_config_service.repository.compaction.Steps`."""
 
-    def __init__(self, sessions: Sessions, holder: str) -> None:
+    def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
-        self._holder = holder
 
-    async def take(self, lease_ms: int) -> Duty | None:
-        async def work(db: Connection) -> Duty | None:
-            found = await db.fetchrow(Sql.TAKE_DUTY, DUTY, self._holder, lease_ms)
-            return None if found is None else Duty(*found)
+    async def progress(self) -> Progress:
+        async with self._sessions.use("upkeep") as db:
+            return Progress(*(await db.fetchrow(Sql.GET_DUTY, DUTY))[3:])
 
-        return await self._sessions.transact(work)
+    async def done(self, lead: Lead, done_ms: int) -> None:
+        await transact_as(self._sessions, lead, lambda db: db.execute(Sql.DUTY_DONE, DUTY, done_ms))
 
-    async def keep(self, duty: Duty, lease_ms: int, done_ms: int) -> None:
-        await self._sessions.transact(lambda db: _check(db, duty, lease_ms, done_ms))
-
-    async def drop_tombstones(self, duty: Duty, first: Moment, before_ms: int) -> tuple[int, Moment | None]:
+    async def drop_tombstones(self, lead: Lead, first: Moment, before_ms: int) -> tuple[int, Moment | None]:
         async def work(db: Connection) -> tuple[int, Moment | None]:
-            await _check(db, duty)
             found = await db.fetch(Sql.OLD_TOMBSTONES, *first, before_ms, PIECE_ROWS)
             if not found:
                 return 0, None
@@ -51,11 +46,10 @@ class PostgresSteps:
             last = Moment(found[-1][4], found[-1][3])
             return dropped, last if len(found) == PIECE_ROWS else None
 
-        return await self._sessions.transact(work)
+        return await transact_as(self._sessions, lead, work)
 
-    async def drop_history(self, duty: Duty, after_ms: int, before_ms: int) -> tuple[int, int | None]:
+    async def drop_history(self, lead: Lead, after_ms: int, before_ms: int) -> tuple[int, int | None]:
         async def work(db: Connection) -> tuple[int, int | None]:
-            await _check(db, duty)
             end_ms = await db.fetchval(Sql.END_OF_PIECE, after_ms, before_ms, PIECE_REVISIONS)
             upto, after = next_piece(end_ms, after_ms, before_ms)
             gone = needless(await db.fetch(Sql.OLD_HISTORY, after_ms, upto))
@@ -64,11 +58,4 @@ class PostgresSteps:
             await db.execute(Sql.RAISE_HORIZON, upto)
             return count(await db.execute(Sql.DELETE_HISTORY, *columns(gone))), after
 
-        return await self._sessions.transact(work)
-
-
-async def _check(db: Connection, duty: Duty, lease_ms: int = LEASE_MS, done_ms: int | None = None) -> None:
-    """Fails unless the duty is still ours, and locks it to the end of the transaction."""
-    done_ms = duty.done_ms if done_ms is None else done_ms
-    if await db.fetchval(Sql.KEEP_DUTY, DUTY, duty.token, lease_ms, done_ms) is None:
-        raise LostDutyError
+        return await transact_as(self._sessions, lead, work)

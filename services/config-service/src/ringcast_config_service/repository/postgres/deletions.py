@@ -30,8 +30,10 @@ from ringcast_config_service.repository.base import (
     KeyStats,
     StoreInfo,
 )
+from ringcast_config_service.repository.lead import Lead
 from ringcast_config_service.repository.policies import check_key_count
 from ringcast_config_service.repository.postgres.audit import add_facts
+from ringcast_config_service.repository.postgres.lead import transact_as
 from ringcast_config_service.repository.postgres.session import Connection, Sessions
 from ringcast_config_service.repository.postgres.stores import store_info
 from ringcast_config_service.repository.postgres.write import count
@@ -107,7 +109,7 @@ class PostgresDeletions:
 
         return await self._sessions.transact(work)
 
-    async def expire_deleted(self, now_ms: int) -> Expired:
+    async def expire_deleted(self, lead: Lead, now_ms: int) -> Expired:
         async def work(db: Connection) -> Expired:
             await db.execute(Sql.EXPIRE_STORES, now_ms)
             await db.execute(Sql.EXPIRE_KEYS, now_ms)
@@ -115,9 +117,9 @@ class PostgresDeletions:
             return Expired(stores, [(store, key) for store, key in await db.fetch(Sql.EXPIRED_KEYS)])
 
         await self._close_heads()
-        return await self._sessions.transact(work)
+        return await transact_as(self._sessions, lead, work)
 
-    async def purge_rows(self, store: str, key: str | None) -> int:
+    async def purge_rows(self, store: str, key: str | None, lead: Lead | None = None) -> int:
         async def work(db: Connection) -> int:
             for key_id in await _expired_key_ids(db, store, key):
                 for first, purge in ((Sql.FIRST_ROW, Sql.PURGE_ROWS), (Sql.FIRST_REVISION, Sql.PURGE_HISTORY)):
@@ -127,9 +129,9 @@ class PostgresDeletions:
                     return count(await db.execute(Sql.PURGE_MARKS, store, mapping.mark_of(key), PURGE_ROWS))
             return 0
 
-        return await self._sessions.transact(work)
+        return await transact_as(self._sessions, lead, work)
 
-    async def drop_store(self, name: str) -> None:
+    async def drop_store(self, name: str, lead: Lead | None = None) -> None:
         async def work(db: Connection) -> None:
             await db.execute(Sql.LOCK_STORES, [name])
             for key_id in await _expired_key_ids(db, name, None):
@@ -140,9 +142,9 @@ class PostgresDeletions:
                 await db.execute(Sql.DROP_EVENTS, mapping.store_event_subjects(name))
                 await add_facts(db, [audit.fact(SERVICE, "PurgeStore", name)])
 
-        await self._sessions.transact(work)
+        await transact_as(self._sessions, lead, work)
 
-    async def drop_key(self, store: str, key: str) -> None:
+    async def drop_key(self, store: str, key: str, lead: Lead | None = None) -> None:
         async def work(db: Connection) -> None:
             await db.execute(Sql.LOCK_STORES, [store])
             for key_id in await _expired_key_ids(db, store, key):
@@ -150,7 +152,7 @@ class PostgresDeletions:
                 await db.execute(Sql.DROP_EVENTS, mapping.event_subjects(store, key))
                 await add_facts(db, [audit.fact(SERVICE, "PurgeKey", store, key)])
 
-        await self._sessions.transact(work)
+        await transact_as(self._sessions, lead, work)
 
     async def _close_heads(self) -> None:
         """Closes the heads of everything that is marked and not closed yet."""
@@ -161,7 +163,7 @@ class PostgresDeletions:
                 await self._transact(lambda db, key=key_id: _set_closed(db, key, closed=True))  # type: ignore[misc]
 
     async def _transact(self, work: Callable[[Connection], Awaitable[Any]]) -> Any:
-        return await self._sessions.transact(work)
+        return await transact_as(self._sessions, lead, work)
 
 
 async def _key_stats(db: Connection, store: str, key: str) -> KeyStats:

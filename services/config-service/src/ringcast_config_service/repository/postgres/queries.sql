@@ -16,6 +16,10 @@ CAST(extract(epoch FROM now()) * 1000 AS BIGINT)
 -- Locks the row: other instances may be about to change it.
 FOR UPDATE
 
+-- for_key_share --
+-- Locks the row against FOR UPDATE, but not against updates that leave its primary key alone.
+FOR KEY SHARE
+
 -- oldest_event --
 -- The age of the oldest event: the clock of an instance may differ from the database's.
 {stamp_ms} - min(created_at_ms)

@@ -19,6 +19,7 @@ from ringcast_config_service.repository.postgres import session as sessions
 from ringcast_config_service.repository.postgres.audit import PostgresAudit
 from ringcast_config_service.repository.postgres.deletions import PostgresDeletions
 from ringcast_config_service.repository.postgres.history import PostgresHistories, RecordWatch
+from ringcast_config_service.repository.postgres.lead import PostgresLead
 from ringcast_config_service.repository.postgres.maintenance import PostgresMaintenance
 from ringcast_config_service.repository.postgres.outbox import PostgresOutbox
 from ringcast_config_service.repository.postgres.policies import PostgresPolicies
@@ -69,6 +70,7 @@ class PostgresRepository:
         self.events = PostgresOutbox(self._sessions)
         self.roles = PostgresRoles(self._sessions)
         self.audit = PostgresAudit(self._sessions)
+        self.lead = PostgresLead(self._sessions)
         self.maintenance = PostgresMaintenance(self._sessions)
 
     async def open(self) -> None:

@@ -167,7 +167,7 @@ SELECT {horizon}
 -- Raises the horizon to $1.
 -- In the transactions that remove revisions, so that a snapshot without them has the horizon that they were behind.
 INSERT INTO maintenance (duty, holder, token, until_ms, done_ms) VALUES ('history-horizon', '', 1, 0, $1::BIGINT)
-ON CONFLICT (duty) DO UPDATE SET done_ms = excluded.done_ms WHERE maintenance.done_ms < excluded.done_ms
+ON CONFLICT (duty) DO UPDATE SET done_ms = excluded.done_ms
 
 -- KEPT_REVISIONS --
 -- How many revisions above $3 a partition has in the history, and the horizon.
@@ -362,19 +362,43 @@ SELECT id, subject, msg_id, payload, traceparent, reason FROM outbox_refused WHE
 
 ---- Maintenance ----
 
+-- GET_DUTY --
+-- Who has the duty $1, with which token and until when, how far it is done, and the time; zeros where nobody had it.
+SELECT coalesce(d.holder, ''), coalesce(d.token, 0), coalesce(d.until_ms, 0), coalesce(d.done_ms, 0), {now_ms}
+FROM (SELECT 1 AS one) AS one_row LEFT JOIN maintenance d ON d.duty = $1
+
+-- LOCK_DUTY --
+-- Waits for the transactions that have checked the duty $1, and keeps others from that.
+SELECT token FROM maintenance WHERE duty = $1 {for_update}
+
 -- TAKE_DUTY --
--- Gives the duty $1 to the instance $2 for $3 ms, unless another has it; its token, how far it was done, and the time.
--- One instance at a time: the duty is taken by compare-and-set, and its token is checked by each transaction that does
--- something for it. done_ms says up to which time it was done.
+-- Gives the duty $1 to the instance $2 for $3 ms, unless another has it; its token.
+-- An end that is further away than the longest that may be given ($4 ms) is of another clock: of a database that was
+-- restored, or of the server before this one.
 INSERT INTO maintenance (duty, holder, token, until_ms, done_ms) VALUES ($1, $2, 1, {now_ms} + $3::BIGINT, 0)
 ON CONFLICT (duty) DO UPDATE
 SET holder = excluded.holder, token = maintenance.token + 1, until_ms = excluded.until_ms
-WHERE maintenance.until_ms <= {now_ms} OR maintenance.holder = excluded.holder
-RETURNING token, done_ms, {now_ms}
+WHERE maintenance.until_ms <= {now_ms} OR maintenance.until_ms > {now_ms} + $4::BIGINT
+    OR maintenance.holder = excluded.holder
+RETURNING token
 
 -- KEEP_DUTY --
--- Keeps the duty $1 with the token $2 for $3 ms, and notes that it is done up to $4; no row if the token is another.
-UPDATE maintenance SET until_ms = {now_ms} + $3::BIGINT, done_ms = $4 WHERE duty = $1 AND token = $2 RETURNING token
+-- Keeps the duty $1, which the instance $2 has with the token $3, for $4 ms; no row if it is another's.
+UPDATE maintenance SET until_ms = {now_ms} + $4::BIGINT WHERE duty = $1 AND holder = $2 AND token = $3 RETURNING token
+
+-- RESIGN_DUTY --
+-- Ends that; what still comes with this token is refused.
+UPDATE maintenance SET until_ms = 0, token = token + 1 WHERE duty = $1 AND holder = $2 AND token = $3
+
+-- CHECK_DUTY --
+-- A row if the instance $2 has the duty $1 with the token $3; nobody else gets it before the transaction ends.
+-- By holder and token: in a database that was restored tokens come again, which another instance had before.
+SELECT token FROM maintenance WHERE duty = $1 AND holder = $2 AND token = $3 {for_key_share}
+
+-- DUTY_DONE --
+-- Notes that the duty $1 is done up to $2.
+INSERT INTO maintenance (duty, holder, token, until_ms, done_ms) VALUES ($1, '', 0, 0, $2)
+ON CONFLICT (duty) DO UPDATE SET done_ms = excluded.done_ms
 
 -- OLD_TOMBSTONES --
 -- Up to $4 tombstones from the moment ($1, $2) on that were written before $3, the oldest first.

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from ringcast_config_service.repository import audit
 from ringcast_config_service.repository.audit import AuditFact, AuditFilter, AuditPage, ChainPage
 from ringcast_config_service.repository.base import SERVICE
+from ringcast_config_service.repository.lead import Lead
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
+from ringcast_config_service.repository.sqlite.lead import write_as
 from ringcast_config_service.repository.sqlite.session import Sessions
 
 
@@ -52,7 +54,7 @@ class SqliteAudit:
 
         return await self._sessions.read(work)
 
-    async def forget_audit(self, before_ms: int) -> int:
+    async def forget_audit(self, lead: Lead, before_ms: int) -> int:
         def work(db: sqlite3.Connection) -> int:
             ages = db.execute(Sql.AUDIT_AGES, (audit.MAX_FORGOTTEN,)).fetchall()
             last, count = audit.expired(ages, before_ms)
@@ -62,7 +64,7 @@ class SqliteAudit:
                 add_facts(db, [audit.forget_fact(SERVICE, last, count)])
             return count
 
-        return await self._sessions.write(work)
+        return await write_as(self._sessions, lead, work)
 
 
 def add_facts(db: sqlite3.Connection, facts: Sequence[AuditFact]) -> None:

@@ -18,9 +18,11 @@ from ringcast_config_service.repository.base import (
     KeyStats,
     StoreInfo,
 )
+from ringcast_config_service.repository.lead import Lead
 from ringcast_config_service.repository.policies import check_key_count
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 from ringcast_config_service.repository.sqlite.audit import add_facts
+from ringcast_config_service.repository.sqlite.lead import write_as
 from ringcast_config_service.repository.sqlite.session import Sessions
 from ringcast_config_service.repository.sqlite.stores import store_info
 
@@ -80,16 +82,16 @@ class SqliteDeletions:
 
         return await self._sessions.write(work)
 
-    async def expire_deleted(self, now_ms: int) -> Expired:
+    async def expire_deleted(self, lead: Lead, now_ms: int) -> Expired:
         def work(db: sqlite3.Connection) -> Expired:
             db.execute(Sql.EXPIRE_STORES, (now_ms,))
             db.execute(Sql.EXPIRE_KEYS, (now_ms,))
             stores = [name for (name,) in db.execute(Sql.EXPIRED_STORES)]
             return Expired(stores, db.execute(Sql.EXPIRED_KEYS).fetchall())
 
-        return await self._sessions.write(work)
+        return await write_as(self._sessions, lead, work)
 
-    async def purge_rows(self, store: str, key: str | None) -> int:
+    async def purge_rows(self, store: str, key: str | None, lead: Lead | None = None) -> int:
         def work(db: sqlite3.Connection) -> int:
             for key_id in _expired_key_ids(db, store, key):
                 for first, purge in ((Sql.FIRST_ROW, Sql.PURGE_ROWS), (Sql.FIRST_REVISION, Sql.PURGE_HISTORY)):
@@ -99,9 +101,9 @@ class SqliteDeletions:
                     return db.execute(Sql.PURGE_MARKS, (store, mapping.mark_of(key), PURGE_ROWS)).rowcount
             return 0
 
-        return await self._sessions.write(work)
+        return await write_as(self._sessions, lead, work)
 
-    async def drop_store(self, name: str) -> None:
+    async def drop_store(self, name: str, lead: Lead | None = None) -> None:
         def work(db: sqlite3.Connection) -> None:
             for key_id in _expired_key_ids(db, name, None):
                 _drop(db, key_id)
@@ -111,16 +113,16 @@ class SqliteDeletions:
                 db.execute(Sql.DROP_EVENTS, (mapping.store_event_subjects(name),))
                 add_facts(db, [audit.fact(SERVICE, "PurgeStore", name)])
 
-        await self._sessions.write(work)
+        await write_as(self._sessions, lead, work)
 
-    async def drop_key(self, store: str, key: str) -> None:
+    async def drop_key(self, store: str, key: str, lead: Lead | None = None) -> None:
         def work(db: sqlite3.Connection) -> None:
             for key_id in _expired_key_ids(db, store, key):
                 _drop(db, key_id)
                 db.execute(Sql.DROP_EVENTS, (mapping.event_subjects(store, key),))
                 add_facts(db, [audit.fact(SERVICE, "PurgeKey", store, key)])
 
-        await self._sessions.write(work)
+        await write_as(self._sessions, lead, work)
 
 
 def _key_deletion(db: sqlite3.Connection, store: str, key: str) -> Deletion | None:

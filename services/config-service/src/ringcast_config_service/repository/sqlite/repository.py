@@ -16,6 +16,7 @@ from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 from ringcast_config_service.repository.sqlite.audit import SqliteAudit
 from ringcast_config_service.repository.sqlite.deletions import SqliteDeletions
 from ringcast_config_service.repository.sqlite.history import SqliteHistories
+from ringcast_config_service.repository.sqlite.lead import SqliteLead
 from ringcast_config_service.repository.sqlite.maintenance import SqliteMaintenance
 from ringcast_config_service.repository.sqlite.outbox import SqliteOutbox
 from ringcast_config_service.repository.sqlite.policies import SqlitePolicies
@@ -44,6 +45,7 @@ class SqliteRepository:
         self.events = SqliteOutbox(self._sessions)
         self.roles = SqliteRoles(self._sessions)
         self.audit = SqliteAudit(self._sessions)
+        self.lead = SqliteLead(self._sessions)
         self.maintenance = SqliteMaintenance(self._sessions)
 
     async def open(self) -> None:

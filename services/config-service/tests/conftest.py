@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -22,6 +22,7 @@ from ringcast_config_service.app import App
 from ringcast_config_service.config import Config
 from ringcast_config_service.repository import (
     HistoryFilter,
+    Lead,
     ListFilter,
     OutboxRecord,
     Repository,
@@ -103,6 +104,12 @@ class Bench:
             for found in page
         }
 
+    async def lead(self, repo: Repository | None = None, holder: str = "bench", lease_ms: int = 60_000) -> Lead:
+        """The lead of maintenance, for the repository under test or another one."""
+        found = await (repo or self.repo).lead.take_lead(holder, lease_ms)
+        assert found is not None, "another instance leads"
+        return found
+
     async def execute(self, *statements: str) -> None:
         """Runs SQL that both databases take."""
         if self.address.startswith("sqlite:"):
@@ -114,6 +121,17 @@ class Bench:
             connection = await asyncpg.connect(self.address)
             for statement in statements:
                 await connection.execute(statement)
+            await connection.close()
+
+    async def ask(self, statement: str) -> list[tuple[Any, ...]]:
+        """The records that a query finds."""
+        if self.address.startswith("sqlite:"):
+            with closing(sqlite3.connect(self.address.removeprefix("sqlite:"))) as db:
+                return db.execute(statement).fetchall()
+        connection = await asyncpg.connect(self.address)
+        try:
+            return [tuple(record) for record in await connection.fetch(statement)]
+        finally:
             await connection.close()
 
     async def pass_time(self, ms: int) -> None:

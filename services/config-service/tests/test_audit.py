@@ -357,9 +357,6 @@ class Log:
     async def clock_ms(self) -> int:
         return 1
 
-    async def forget_audit(self, _before_ms: int) -> int:
-        return 0
-
     async def chain_page(self, _after: int, _limit: int) -> ChainPage:
         return ChainPage(Chain(Link(7, GENESIS), START), [])
 

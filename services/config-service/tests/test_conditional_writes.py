@@ -238,18 +238,18 @@ async def test_keys_are_forgotten_in_pieces(bench: Bench) -> None:
     """By the clock of the database, here one that is a minute ahead."""
     for number in range(4):
         await one(bench, once(bench.request({"a": str(number)}), f"j{number}"))
-    assert await bench.repo.maintenance.forget_marks(60_000, 3) == 0
+    assert await bench.repo.maintenance.forget_marks(await bench.lead(), 60_000, 3) == 0
     assert (await one(bench, once(bench.request({"a": "0"}), "j0"))).versions == [1]
-    assert await bench.repo.maintenance.forget_marks(-60_000, 3) == 3
-    assert await bench.repo.maintenance.forget_marks(-60_000, 3) == 1
-    assert await bench.repo.maintenance.forget_marks(-60_000, 3) == 0
+    assert await bench.repo.maintenance.forget_marks(await bench.lead(), -60_000, 3) == 3
+    assert await bench.repo.maintenance.forget_marks(await bench.lead(), -60_000, 3) == 1
+    assert await bench.repo.maintenance.forget_marks(await bench.lead(), -60_000, 3) == 0
     assert (await one(bench, once(bench.request({"a": "0"}), "j0"))).versions == [5]
 
 
 async def test_a_store_created_again_knows_nothing_of_the_old_ones_keys(bench: Bench, new_store: Any) -> None:
     await one(bench, once(bench.request({"a": "1"}), "j"))
     await bench.repo.deletions.delete_store("s", Deletion(1, 2))
-    await bench.repo.deletions.expire_deleted(3)
+    await bench.repo.deletions.expire_deleted(await bench.lead(), 3)
     while await bench.repo.deletions.purge_rows("s", None):
         pass
     await bench.repo.deletions.drop_store("s")
@@ -270,7 +270,7 @@ async def test_a_config_key_made_anew_knows_nothing_of_the_old_ones_keys(
     both = (("k", "b", "1", None), ("kk", "b", "1", None))
     await bench.group(commit(bench, *both, key="both"))
     await bench.repo.deletions.delete_key("s", "k", Deletion(1, 2))
-    await bench.repo.deletions.expire_deleted(3)
+    await bench.repo.deletions.expire_deleted(await bench.lead(), 3)
     while await bench.repo.deletions.purge_rows("s", "k"):
         pass
     await bench.repo.deletions.drop_key("s", "k")

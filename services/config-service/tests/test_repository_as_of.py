@@ -90,7 +90,7 @@ async def test_a_value_that_was_compacted_is_not_left_out(bench: Bench) -> None:
     await bench.write({a: "3"})
     await bench.pass_time(8 * DAY_MS)
     await bench.write({b: "4"})
-    assert (await bench.repo.maintenance.compact(DAY_MS, 7 * DAY_MS)).revisions == 1
+    assert (await bench.repo.maintenance.compact(await bench.lead(), DAY_MS, 7 * DAY_MS)).revisions == 1
     assert await rows_at(bench, 3) == {a: ("3", 3), b: ("2", 2)}
     for as_of in (1, 2):
         with pytest.raises(RevisionGoneError, match=f"revision {as_of} of partition 3 of s/k can't be read any more"):
@@ -103,7 +103,7 @@ async def test_a_deletion_that_was_compacted_is_no_row(bench: Bench) -> None:
     await bench.write({a: "1", b: "2"})
     await bench.write({a: None})
     await bench.pass_time(8 * DAY_MS)
-    assert (await bench.repo.maintenance.compact(30 * DAY_MS, 7 * DAY_MS)).tombstones == 0
+    assert (await bench.repo.maintenance.compact(await bench.lead(), 30 * DAY_MS, 7 * DAY_MS)).tombstones == 0
     await bench.write({a: "4"})
     assert await rows_at(bench, 3) == {b: ("2", 2)}
 
@@ -117,7 +117,9 @@ async def test_the_revisions_at_a_moment(bench: Bench) -> None:
     found = [(await bench.repo.reader.heads("s", "k", now_ms - days * DAY_MS - DAY_MS // 2)).heads for days in range(4)]
     assert [heads[PARTITION] for heads in found] == [4, 3, 2, 0]
     assert (await bench.repo.reader.heads("s", "k", now_ms)).heads == await heads(bench)
-    assert (await bench.repo.maintenance.compact(30 * DAY_MS, 2 * DAY_MS - DAY_MS // 2)).revisions == 1
+    assert (
+        await bench.repo.maintenance.compact(await bench.lead(), 30 * DAY_MS, 2 * DAY_MS - DAY_MS // 2)
+    ).revisions == 1
     assert (await bench.repo.reader.heads("s", "k", now_ms - DAY_MS - DAY_MS // 4)).heads[PARTITION] == 3
     with pytest.raises(RevisionGoneError, match=r"what s/k had at .* UTC can't be read any more: its history goes"):
         await bench.repo.reader.heads("s", "k", now_ms - 2 * DAY_MS)
@@ -138,7 +140,7 @@ async def test_random_writes_over_weeks_against_a_model(bench: Bench, tombstones
         now = {row: value for row, value in {**now, **rows}.items() if value is not None}
         days.append((await heads(bench), now))
         await bench.pass_time(DAY_MS)
-        await bench.repo.maintenance.compact(tombstones_ms, 7 * DAY_MS - DAY_MS // 2)
+        await bench.repo.maintenance.compact(await bench.lead(), tombstones_ms, 7 * DAY_MS - DAY_MS // 2)
         for number, (vector, wanted) in enumerate(days):
             evening_ms = await bench.repo.clock_ms() - (day - number) * DAY_MS - DAY_MS // 2
             try:

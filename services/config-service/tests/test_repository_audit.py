@@ -252,8 +252,8 @@ async def test_what_is_past_its_retention_goes_and_the_rest_still_verifies(
     found = await fill(bench)
     anchor = Link(9, found[8].hash)
     before_ms = found[-1].at_ms + 1
-    assert await bench.repo.audit.forget_audit(found[0].at_ms) == 0
-    assert [await bench.repo.audit.forget_audit(before_ms) for _ in range(2)] == [4, 4]
+    assert await bench.repo.audit.forget_audit(await bench.lead(), found[0].at_ms) == 0
+    assert [await bench.repo.audit.forget_audit(await bench.lead(), before_ms) for _ in range(2)] == [4, 4]
     left = await sealed(bench)
     assert [entry.seq for entry in left] == [9, 10, 11, 12, 13]
     assert [(entry.action, details(entry)) for entry in left[-2:]] == [
@@ -276,7 +276,7 @@ async def test_what_is_past_its_retention_goes_and_the_rest_still_verifies(
 async def test_only_the_oldest_go_however_old_others_are(bench: Bench) -> None:
     await fill(bench)
     await bench.execute("UPDATE audit_log SET at_ms = 1 WHERE seq IN (1, 2, 5)")
-    assert await bench.repo.audit.forget_audit(2) == 2
+    assert await bench.repo.audit.forget_audit(await bench.lead(), 2) == 2
     page = await bench.repo.audit.chain_page(0, 1)
     assert (page.chain.floor.seq, page.entries[0].seq) == (2, 3)
 

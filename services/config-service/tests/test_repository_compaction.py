@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
-from collections.abc import AsyncIterator
 from contextlib import closing
 from typing import Any, cast
 
 import asyncpg
 import pytest
-from ringcast_config_service.repository import Compaction, HistoryFilter, Repository, compaction, make_repository
+from ringcast_config_service.repository import HistoryFilter, LostLeadError, compaction
 from ringcast_config_service.repository.sql.statements import Postgres, Sqlite
 from ringcast_testkit import PATIENCE_S
 from ringcast_testkit.rows import same_partition
@@ -55,18 +54,8 @@ def steps_of(bench: Bench) -> compaction.Steps:
 
 
 async def compact(bench: Bench, tombstones_ms: int = DAY_MS, history_ms: int = WEEK_MS) -> tuple[int, int]:
-    done = await bench.repo.maintenance.compact(tombstones_ms, history_ms)
-    assert not done.skipped
+    done = await bench.repo.maintenance.compact(await bench.lead(), tombstones_ms, history_ms)
     return done.tombstones, done.revisions
-
-
-@pytest.fixture
-async def other(bench: Bench) -> AsyncIterator[Repository]:
-    """Another instance on the same database."""
-    repo = make_repository(bench.address)
-    await repo.open()
-    yield repo
-    await repo.close()
 
 
 async def test_tombstones_that_are_old(bench: Bench) -> None:
@@ -192,10 +181,10 @@ async def test_of_one_moment_a_piece_begins_where_the_last_one_ended(
     steps = steps_of(bench)
     first: compaction.Moment | None = FIRST
     found: list[tuple[int, int | None]] = []
-    duty = await steps.take(60_000)
-    assert duty is not None
+    lead = await bench.lead()
+    _, now_ms = await steps.progress()
     while first is not None:
-        dropped, first = await steps.drop_tombstones(duty, first, duty.now_ms)
+        dropped, first = await steps.drop_tombstones(lead, first, now_ms)
         found.append((dropped, first.version if first else None))
     assert found == [(10, 45), (10, 55), (10, 65), (5, None)]
     assert "sort" not in (plan := await plan_of_tombstones(bench)).lower()
@@ -216,41 +205,27 @@ async def plan_of_tombstones(bench: Bench) -> str:
         await db.close()
 
 
-async def test_one_instance_at_a_time(bench: Bench, other: Repository) -> None:
-    await bench.write({"a": "1"})
-    assert not (await bench.repo.maintenance.compact(DAY_MS, WEEK_MS, every_ms=600_000)).skipped
-    assert await other.maintenance.compact(DAY_MS, WEEK_MS, every_ms=600_000) == Compaction(0, 0, skipped=True)
-    assert not (await bench.repo.maintenance.compact(DAY_MS, WEEK_MS, every_ms=600_000)).skipped, (
-        "the one that did it goes on"
-    )
-    await bench.pass_time(700_000)
-    assert not (await other.maintenance.compact(DAY_MS, WEEK_MS, every_ms=600_000)).skipped, "it was away for too long"
-    assert (await bench.repo.maintenance.compact(DAY_MS, WEEK_MS)).skipped
-
-
-async def test_an_instance_that_lost_the_duty_changes_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was halted within a pass for so long that another instance began."""
+async def test_an_instance_that_lost_the_lead_changes_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was halted within a pass for so long that another instance took the lead, which goes on where it was."""
     small_pieces(monkeypatch, 10)
     await bench.write({f"r{number}": "1" for number in range(30)})
     await bench.write({f"r{number}": None for number in range(30)})
     await bench.pass_time(2 * WEEK_MS)
-    repo = bench.repo
+    lead = await bench.lead()
     steps = steps_of(bench)
-    duty = await steps.take(60_000)
-    assert duty is not None
-    dropped, after = await steps.drop_tombstones(duty, FIRST, duty.now_ms)
+    _, now_ms = await steps.progress()
+    dropped, after = await steps.drop_tombstones(lead, FIRST, now_ms)
     assert (dropped, after is not None) == (10, True)
-    await bench.execute("UPDATE maintenance SET token = token + 1, holder = 'another'")
+    await bench.lead(holder="bench")  # the same instance, later
     for step in (
-        steps.drop_tombstones(duty, FIRST, duty.now_ms),
-        steps.drop_history(duty, 0, duty.now_ms),
-        steps.keep(duty, 1, 1),
+        steps.drop_tombstones(lead, FIRST, now_ms),
+        steps.drop_history(lead, 0, now_ms),
+        steps.done(lead, 1),
+        bench.repo.maintenance.compact(lead, DAY_MS, WEEK_MS),
     ):
-        with pytest.raises(compaction.LostDutyError):
+        with pytest.raises(LostLeadError):
             await step
-    assert (await repo.maintenance.compact(DAY_MS, WEEK_MS)).skipped
     assert len(await revisions(bench)) == 60
-    await bench.pass_time(DAY_MS)
     assert await compact(bench) == (20, 60)
 
 
@@ -272,7 +247,7 @@ async def test_compaction_beside_writes(bench: Bench) -> None:
         nonlocal dropped
         while dropped < 200:
             dropped += (
-                await bench.repo.maintenance.compact(-1_000, WEEK_MS)
+                await bench.repo.maintenance.compact(await bench.lead(), -1_000, WEEK_MS)
             ).tombstones  # those of this very moment too
 
     async with asyncio.timeout(PATIENCE_S):

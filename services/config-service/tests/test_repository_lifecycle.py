@@ -143,16 +143,16 @@ async def test_too_late_to_restore(bench: Bench) -> None:
     await bench.repo.deletions.delete_key("s", "k", Deletion(1_000, NOW))
     with pytest.raises(KeyDeletedError, match="is being purged"):
         await bench.repo.deletions.restore_key("s", "k", NOW)
-    assert (await bench.repo.deletions.expire_deleted(NOW - 1)).keys == []
+    assert (await bench.repo.deletions.expire_deleted(await bench.lead(), NOW - 1)).keys == []
     assert await bench.repo.deletions.purge_rows("s", "k") == 0, "what can be restored is not purged"
-    assert (await bench.repo.deletions.expire_deleted(NOW)).keys == [("s", "k")]
+    assert (await bench.repo.deletions.expire_deleted(await bench.lead(), NOW)).keys == [("s", "k")]
     with pytest.raises(KeyDeletedError, match="is being purged"):
         await bench.repo.deletions.restore_key("s", "k", 1_500), "also by a clock that is behind"
     await bench.repo.deletions.delete_store("s", Deletion(1_000, NOW))
     await bench.repo.deletions.delete_store("s", Deletion(1_500, 0))
     with pytest.raises(StoreDeletedError, match="deleted at 1970-01-01 00:00:01 UTC and is being purged"):
         await bench.repo.deletions.restore_store("s", 1_500)
-    assert (await bench.repo.deletions.expire_deleted(0)).stores == ["s"]
+    assert (await bench.repo.deletions.expire_deleted(await bench.lead(), 0)).stores == ["s"]
 
 
 async def test_a_purged_key_leaves_nothing_and_its_name_is_free(bench: Bench) -> None:
@@ -166,8 +166,10 @@ async def test_a_purged_key_leaves_nothing_and_its_name_is_free(bench: Bench) ->
     assert {subject.split(".")[3] for subject, _ in await bench.events()} == {"k2"}
     with pytest.raises(UnknownKeyError):
         await bench.repo.reader.heads("s", "k")
-    assert await bench.repo.deletions.expire_deleted(LATER) == await bench.repo.deletions.expire_deleted(LATER)
-    assert (await bench.repo.deletions.expire_deleted(LATER)).keys == []
+    assert await bench.repo.deletions.expire_deleted(
+        await bench.lead(), LATER
+    ) == await bench.repo.deletions.expire_deleted(await bench.lead(), LATER)
+    assert (await bench.repo.deletions.expire_deleted(await bench.lead(), LATER)).keys == []
     await bench.write({"row1": "new"})
     after = await bench.repo.reader.heads("s", "k")
     assert (sum(after.heads), after.history != before.history) == (1, True)
@@ -309,7 +311,7 @@ async def test_a_deletion_that_broke_off_is_finished(postgres_bench: Bench, monk
     with suppress(KeyDeletedError):  # the deletion has not returned: either is right
         await bench.write({"a": "2"})
     monkeypatch.setattr(PostgresDeletions, "_close_heads", close)
-    await bench.repo.deletions.expire_deleted(NOW)
+    await bench.repo.deletions.expire_deleted(await bench.lead(), NOW)
     await refused_everywhere(bench, KeyDeletedError, "config key 'k'")
 
 

@@ -178,7 +178,7 @@ async def test_keys_that_are_deleted_count_until_they_are_purged(limited: Bench)
     await limited.pass_time(100_000)
     await limited.write({"n0": None})
     await limited.pass_time(100_000)
-    await limited.repo.maintenance.compact(10, 10)
+    await limited.repo.maintenance.compact(await limited.lead(), 10, 10)
     await limited.write({"n1": "2", "m": "1"})
     await is_refused(limited, {"one more": "1"}, "max_rows")
 
@@ -292,25 +292,28 @@ async def test_counts_that_are_wrong_are_set_right(limited: Bench) -> None:
     await limited.write({f"r{number}": "1" for number in range(9)}, "deleted")
     await limited.write({f"r{number}": None for number in range(50)})
     await limited.pass_time(1_000_000)
-    await repo.maintenance.compact(10, 10)
+    lead = await limited.lead()
+    await repo.maintenance.compact(lead, 10, 10)
     await repo.histories.new_history("s")
     await repo.deletions.delete_key("s", "deleted", Deletion(1, 1 << 50))
     await allow(limited, max_rows=100)
-    assert await repo.maintenance.check_counts() == []
+    assert [found async for found in repo.maintenance.check_counts(lead)] == []
     of_key = "key_id = (SELECT key_id FROM config_keys WHERE name = 'k')"
     await limited.execute(
         f"UPDATE partitions SET live_rows = live_rows + 30 WHERE partition = 0 AND {of_key}",
         f"UPDATE partitions SET live_bytes = live_bytes - 1 WHERE partition = 1 AND {of_key}",
     )
-    wrong = await repo.maintenance.check_counts(every_ms=60_000)
+    await limited.execute("UPDATE maintenance SET done_ms = 0 WHERE duty = 'counts'")
+    wrong = [found async for found in repo.maintenance.check_counts(lead, every_ms=60_000)]
     assert [tuple(found) for found in wrong] == [("s", "k", 0), ("s", "k", 1)]
     assert (await repo.stores.get_store("s")).keys[0].rows == 50
     second = make_repository(limited.address)
     await second.open()
-    assert await second.maintenance.check_counts() == []
+    lead = await limited.lead(second)
+    assert [found async for found in second.maintenance.check_counts(lead)] == []
     await limited.execute(f"UPDATE partitions SET live_rows = 0 WHERE partition = 0 AND {of_key}")
-    assert await second.maintenance.check_counts() == []  # another instance did it not long ago
-    assert [found.partition for found in await repo.maintenance.check_counts()] == [0]
+    assert [found async for found in second.maintenance.check_counts(lead, every_ms=60_000)] == []  # not long ago
+    assert [found.partition async for found in second.maintenance.check_counts(lead)] == [0]
     await second.close()
     for number in range(41):
         await limited.write({f"n{number}": "1"})

@@ -41,8 +41,8 @@ def cluster() -> None:
 def list_members(context: click.Context) -> None:
     """List the processes that are there: state, address, version, since when, and load.
 
-    `leads` marks the config service that does maintenance. A process that was killed is listed for 10 s more. Where no report has come for 9 s, the state is `unknown`, with
-    the last one behind it. With --json one document a line.
+    `leads` marks the config service that leads maintenance. A process that was killed is listed for 10 s more. Where no
+    report has come for 9 s, the state is `unknown`, with the last one behind it. With --json one document a line.
     """
     config = settings_of(context)
 

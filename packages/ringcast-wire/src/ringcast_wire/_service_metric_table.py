@@ -168,6 +168,20 @@ SERVICE: Final = (
         " wait.",
     ),
     _service(
+        "config_service_maintenance_leader",
+        "gauge",
+        (),
+        "0 or 1",
+        "Whether the instance leads maintenance, of all one.",
+    ),
+    _service(
+        "config_service_maintenance_lead_changes_total",
+        "counter",
+        ("change",),
+        "changes",
+        "How often the instance took the lead of maintenance, lost it to another, or resigned it.",
+    ),
+    _service(
         "config_service_counts_repaired_total",
         "counter",
         (),

@@ -131,7 +131,7 @@ class Maintenance:
         """Does the duties until the lead is lost, or not wanted any more."""
         self._free.clear()
         self._refused = ""
-        resigned = False
+        lost = False
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._resigned(), name="maintenance-resigned")
@@ -141,10 +141,11 @@ class Maintenance:
         except* LostLeadError:
             log.warning("maintenance.lead_lost", token=term.lead.token, refused=self._refused)
             self._measures.lead_changes["lost"] += 1
+            lost = True
         except* _ResignedError:
-            resigned = True
+            pass
         try:
-            if resigned:
+            if not lost:
                 await self._resign(term)
         finally:
             self._free.set()
@@ -169,15 +170,13 @@ class Maintenance:
             await asyncio.sleep(lease_s / _KEPT_PER_LEASE)
             asked_at = asyncio.get_running_loop().time()
             try:
-                kept = await self._repository.keep_lead(term.lead, self._lease_ms)
-                if not kept:
-                    raise LostLeadError
-                term.extend(asked_at + lease_s)
-            except RingcastError:
-                self._check(term, "keep_lead")  # the readiness of the instance says that the database is away
-            except LostLeadError:
-                self._lost(term, "keep_lead")
-                raise
+                if await self._repository.keep_lead(term.lead, self._lease_ms):
+                    term.extend(asked_at + lease_s)
+                else:
+                    term.end()
+            except RingcastError as error:  # the readiness of the instance says that the database is away
+                log.debug("maintenance.keep_postponed", error=error)
+            self._check(term, "keep_lead")
 
     async def _do(self, duties: Mapping[str, Duty], term: Term) -> None:
         while True:

@@ -163,7 +163,7 @@ class PostgresDeletions:
                 await self._transact(lambda db, key=key_id: _set_closed(db, key, closed=True))  # type: ignore[misc]
 
     async def _transact(self, work: Callable[[Connection], Awaitable[Any]]) -> Any:
-        return await transact_as(self._sessions, lead, work)
+        return await self._sessions.transact(work)
 
 
 async def _key_stats(db: Connection, store: str, key: str) -> KeyStats:

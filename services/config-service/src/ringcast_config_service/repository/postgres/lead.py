@@ -46,9 +46,7 @@ class PostgresLead:
         await self._sessions.transact(work)
 
 
-async def transact_as(
-    sessions: Sessions, lead: Lead | None, work: Callable[[Connection], Awaitable[T]]
-) -> T:
+async def transact_as(sessions: Sessions, lead: Lead | None, work: Callable[[Connection], Awaitable[T]]) -> T:
     """A transaction of a duty. ``lead`` is ``None`` where a caller wants it done, whoever leads.
 
     Raises:

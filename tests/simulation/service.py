@@ -19,7 +19,7 @@ from ringcast_config_service.config import Config
 from ringcast_config_service.core import Core
 from ringcast_config_service.nats import relay
 from ringcast_config_service.repository import OutboxRecord, StoreRecord, WriteRequest, Written, base, writes
-from ringcast_config_service.repository.sqlite import maintenance, repository, writer
+from ringcast_config_service.repository.sqlite import repository, writer
 from ringcast_config_service.repository.sqlite.history import SqliteHistories
 from ringcast_config_service.repository.sqlite.outbox import SqliteOutbox
 from ringcast_config_service.repository.sqlite.reader import SqliteReader
@@ -98,7 +98,8 @@ class Service(SimProcess):
                 client: Any = SimClient(self, self.link, self.broker, self._max_payload)
                 client.before_answer = lambda: self.may_die_at("answer")
                 record = SimRepository(self, self._database)
-                core = Core(self._config, record, client, client.jetstream(), Telemetry())
+                instance_id = base.new_history_id()  # drawn from the seed
+                core = Core(self._config, record, client, client.jetstream(), Telemetry(), instance_id)
                 try:
                     await core.fetches.start()
                 except nats.errors.Error:
@@ -247,8 +248,7 @@ def simulated_service(random: Random, database: Database) -> Iterator[None]:
         stack.callback(logger.setLevel, level)
         for module in (handlers, group_writer, write_queues):
             stack.enter_context(patch.object(module, "time", time))
-        for module in (base, maintenance):
-            stack.enter_context(patch.object(module, "secrets", secrets))
+        stack.enter_context(patch.object(base, "secrets", secrets))
         database_time = SimpleNamespace(time=database.now_s, time_ns=lambda: int(database.now_s() * 1e9))
         for module in (repository, writer):
             stack.enter_context(patch.object(module, "time", database_time))

@@ -16,7 +16,7 @@ from ringcast_config_service.config import Config
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.histories import Histories
 from ringcast_config_service.lifecycle import Lifecycle
-from ringcast_config_service.maintenance import Maintenance, Term
+from ringcast_config_service.maintenance import Duty, Maintenance, Term
 from ringcast_config_service.nats.fetch_server import FetchServer
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.nats.relay import Relay
@@ -86,10 +86,7 @@ class Core:
             telemetry.measures,
             lease_ms=config.maintenance_lease_ms,
             every_s=config.compaction_interval_s,
-            duties=(
-                {"idempotency_keys": self._forget_marks, "compaction": self._compact, "counts": self._check_counts},
-                {"audit_retention": self.audit.forget, "purge": self.lifecycle.purge_expired},
-            ),
+            duties=self._duties(),
         )
 
     def work(self) -> dict[str, Coroutine[Any, Any, None]]:
@@ -118,6 +115,13 @@ class Core:
         self.histories.forget(store)
 
     # ---- duties of maintenance
+
+    def _duties(self) -> tuple[dict[str, Duty], ...]:
+        """Those of one entry are done one after the other."""
+        return (
+            {"idempotency_keys": self._forget_marks, "compaction": self._compact, "counts": self._check_counts},
+            {"audit_retention": self.audit.forget, "purge": self.lifecycle.purge_expired},
+        )
 
     async def _forget_marks(self, term: Term) -> None:
         """Removes old idempotency keys, a bounded number in a transaction."""

@@ -304,6 +304,10 @@ SELECT key_id FROM config_keys WHERE store = $1 AND deleted_at_ms IS NULL ORDER 
 
 ---- Outbox and maintenance ----
 
+-- LOCK_DUTY --
+-- Waits for the transactions that have checked the duty $1, and keeps others from that.
+SELECT token FROM maintenance WHERE duty = $1 FOR UPDATE
+
 -- DELETE_OUTBOX --
 -- Removes the events $1.
 DELETE FROM outbox WHERE id = ANY ($1::BIGINT[])

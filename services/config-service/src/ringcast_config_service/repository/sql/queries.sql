@@ -367,10 +367,6 @@ SELECT id, subject, msg_id, payload, traceparent, reason FROM outbox_refused WHE
 SELECT coalesce(d.holder, ''), coalesce(d.token, 0), coalesce(d.until_ms, 0), coalesce(d.done_ms, 0), {now_ms}
 FROM (SELECT 1 AS one) AS one_row LEFT JOIN maintenance d ON d.duty = $1
 
--- LOCK_DUTY --
--- Waits for the transactions that have checked the duty $1, and keeps others from that.
-SELECT token FROM maintenance WHERE duty = $1 {for_update}
-
 -- TAKE_DUTY --
 -- Gives the duty $1 to the instance $2 for $3 ms, unless another has it; its token.
 -- An end that is further away than the longest that may be given ($4 ms) is of another clock: of a database that was

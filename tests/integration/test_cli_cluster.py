@@ -45,16 +45,19 @@ def wait_registered(service: ConfigServiceProcess) -> None:
 def test_list_and_top(tmp_path: Path, nats_url: str, place: tuple[str, Any]) -> None:
     address, server = place
     cli = Cli(tmp_path, cluster_store=address, timeout_s="60")
-    with registered(tmp_path / "one", nats_url, address) as one, registered(tmp_path / "two", nats_url, address) as two:
+    # Both are on one database, so one of them leads maintenance.
+    with registered(tmp_path, nats_url, address) as one, registered(tmp_path, nats_url, address) as two:
         wait_registered(one)
         wait_registered(two)
         found = {each["address"]: each for each in cli.ok("cluster", "list", "--json").documents}
         assert set(found) == {one.address, two.address}
         assert {each["state"] for each in found.values()} == {"active"}
+        assert sorted(each["leads"] for each in found.values()) == [False, True]
         assert found[one.address]["load"]["of"] == "service"
         assert found[one.address]["report_age_s"] < PATIENCE_S
         table = cli.ok("cluster", "list").out
         assert found[one.address]["id"] in table
+        assert table.count("active, leads ") == 1
         assert "0 writes/s, outbox 0 (0s), 0 fetches wait, 0 calls, cpu" in table
         # One that stands still says nothing any more, and nothing good is said of it meanwhile.
         watch = cli.start("cluster", "top", "--json", "--every", "0.2")

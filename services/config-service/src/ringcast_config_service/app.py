@@ -185,7 +185,7 @@ class App(Lifetime):
             on_wish=drain.want,
             one_life=True,
         )
-        drain.changed = presence.changed
+        drain.changed = core.maintenance.changed = presence.changed
         return presence
 
     def _measure(self, repository: Repository, nc: Client, core: Core, logins: Logins) -> None:

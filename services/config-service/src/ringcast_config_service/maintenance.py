@@ -78,6 +78,8 @@ class Maintenance:
         self._unwanted = asyncio.Event()
         self._free = asyncio.Event()
         self._free.set()
+        self.changed: Callable[[], None] = lambda: None
+        """Called when :attr:`leads` has changed."""
         self._failing = False
         self._refused = ""
         """What found that the lead is lost, of this term."""
@@ -130,6 +132,7 @@ class Maintenance:
     async def _serve(self, term: Term) -> None:
         """Does the duties until the lead is lost, or not wanted any more."""
         self._free.clear()
+        self.changed()
         self._refused = ""
         lost = False
         try:
@@ -149,6 +152,7 @@ class Maintenance:
                 await self._resign(term)
         finally:
             self._free.set()
+            self.changed()
 
     async def _resign(self, term: Term) -> None:
         try:

@@ -143,7 +143,7 @@ class Lifecycle:
 
     async def _purge_store(self, name: str, term: Term | None = None) -> None:
         """``term``: none where a caller has asked for it, who waits until the name is free."""
-        lead = term and term.lead
+        lead = None if term is None else term.lead
         while await self._deletions.purge_rows(name, None, lead):
             pass
         found = await self._record(name)
@@ -170,7 +170,7 @@ class Lifecycle:
         return next((record for record in await self._stores.store_records() if record.name == name), None)
 
     async def _purge_key(self, store: str, key: str, term: Term | None = None) -> None:
-        lead = term and term.lead
+        lead = None if term is None else term.lead
         while await self._deletions.purge_rows(store, key, lead):
             pass
         found = await self._stores.get_store(store, include_deleted=True)

@@ -83,7 +83,7 @@ async def test_one_leads_until_it_leaves(bench: Bench, caplog: pytest.LogCapture
             await two.maintenance.withdraw()
             await bench.execute("UPDATE maintenance SET until_ms = 0 WHERE duty = 'lead'")
     assert lines(caplog)[:3] == [
-        "event=maintenance.lead_taken token=1 before=''",
+        'event=maintenance.lead_taken token=1 before=""',
         "event=maintenance.lead_resigned token=1",
         "event=maintenance.lead_taken token=3 before=one",
     ]

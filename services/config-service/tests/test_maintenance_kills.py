@@ -71,8 +71,8 @@ Transaction.commit = halting(Transaction.commit, lambda: "COMMIT", lambda transa
 JetStreamContext.delete_stream = halting(JetStreamContext.delete_stream, lambda *_: "delete_stream")
 main()
 """
-"""The service, with small pieces, that obeys the first of the files ``<number>-<signal>-<step>`` of a folder: once it has
-done the step it sends itself the signal. SIGSTOP waits for the commit."""
+"""The service, with small pieces, that obeys the first of the files ``<number>-<signal>-<step>`` of a folder: once it
+has done the step it sends itself the signal. SIGSTOP waits for the commit."""
 
 LEASE: Final = "1s"
 

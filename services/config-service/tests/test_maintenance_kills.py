@@ -300,7 +300,7 @@ async def _nothing_twice(fleet: Fleet, name: str, store: str) -> None:
         assert removed == await fleet.value("SELECT floor_seq FROM audit_chain")
 
 
-async def _streams(fleet: Fleet, store: str) -> dict[str, datetime]:
+async def _streams(fleet: Fleet, store: str) -> dict[str, datetime | None]:
     """The streams of a store that are there, and when they were made."""
     nc = await nats.connect(fleet.nats_url)
     found = {}

@@ -14,6 +14,7 @@ from ringcast._common.config import WorkerConfig
 from ringcast._common.lasting import lasting
 from ringcast._coordination.sticky_leader import KeyLeader
 from ringcast._coordination.sticky_measures import KeyReport
+from ringcast._coordination.sticky_migration import Migrates, StoreMigration
 from ringcast._coordination.sticky_ownership import ExclusiveCall, ExclusiveParticipant, KeyOwnership
 from ringcast._coordination.sticky_records import OwnerRecords
 from ringcast._coordination.sticky_session import FAILURES, Refresh, SessionKeeper, read_sessions
@@ -45,6 +46,7 @@ class StickyCoordinator:
         clock: Clock = steady_clock,
         capacity: int = 1,
         report_sessions: Callable[[str, int, int], None] | None = None,
+        migrates: Migrates | None = None,
     ) -> None:
         self._bus = bus
         self._worker_id = worker_id = config.worker_id
@@ -74,6 +76,12 @@ class StickyCoordinator:
             key: KeyLeader(key, worker_id, partitions, records, times, clock, log, read_now=self._read_wake.set)
             for key in config.keys
         }
+        self.migration = (
+            StoreMigration(migrates.step, migrates.participant, worker_id, records, self._owned, self._leaders)
+            if migrates is not None
+            else None
+        )
+        """Of a store that migrates: what is to be told of the operator's steps, and of the peer rule."""
         self._keeper = SessionKeeper(
             bus, records.bucket, worker_id, record, times, clock, log, refreshed=self._refreshed, taken=self._close_all
         )
@@ -255,6 +263,8 @@ class StickyCoordinator:
     def _changed(self, key: str) -> None:
         if key in self._owned:
             self._owned[key].records_changed()
+            if self.migration is not None:
+                self.migration.follow(key)
             self._leaders[key].changed()
 
     def _close_all(self) -> None:

@@ -15,8 +15,10 @@ from ringcast._coordination.sticky_records import OwnerRecords
 from ringcast._coordination.sticky_session import Refresh, SessionAnswer
 from ringcast._coordination.sticky_times import Clock, StickyTimes, loop_time
 from ringcast._protocol.sticky.evidence import LeaseEvidence
-from ringcast._protocol.sticky.leader import Leader, Step, TakeTerm, View, WriteTable
-from ringcast._protocol.sticky.records import encode_table, encode_term
+from ringcast._protocol.sticky.leader import Leader, TakeTerm, View, WriteTable
+from ringcast._protocol.sticky.leader import Step as LeaderStep
+from ringcast._protocol.sticky.migration import Step
+from ringcast._protocol.sticky.records import Rule, encode_table, encode_term
 
 
 class KeyLeader:
@@ -46,6 +48,8 @@ class KeyLeader:
         self._leader = Leader(worker_id, partitions, self._evidence, give_away_s, times.leader)
         self._measures = LeaderMeasures()
         self._wake = asyncio.Event()
+        self._step: Step | None = None
+        self._shares: tuple[str | None, ...] = ()
         self._heard: dict[str, tuple[int, float]] = {}
         """The refresh of each lease that was heard of last, and when it was new."""
         self._wanted: frozenset[str] = frozenset()
@@ -136,6 +140,16 @@ class KeyLeader:
         """Records are others."""
         self._wake.set()
 
+    def heard(self, step: Step) -> None:
+        """In a store that migrates: the operator's step is this."""
+        self._step = step
+        self._wake.set()
+
+    def shares_are(self, shares: tuple[str | None, ...]) -> None:
+        """In a store that migrates: the worker of each partition by the peer rule."""
+        self._shares = shares
+        self._wake.set()
+
     async def run(self) -> None:
         """Leads, or stands by, until cancelled."""
         backoff = Backoff(random.random, first_s=0.05, most_s=2.0)
@@ -164,7 +178,7 @@ class KeyLeader:
             await asyncio.sleep(backoff.next_s())
             self._wake.set()
 
-    async def _write(self, step: Step) -> bool:
+    async def _write(self, step: LeaderStep) -> bool:
         """Writes what a step wants; returns whether nothing stood in its way."""
         match step.write:
             case TakeTerm(term, last):
@@ -194,4 +208,7 @@ class KeyLeader:
             live=self.live,
             gone=self._records.gone(self._key),
             wishes=self._records.wishes(self._key),
+            rule=self._step.rule if self._step is not None else Rule.OWNERS,
+            step=self._step.number if self._step is not None else 0,
+            shares=self._shares,
         )

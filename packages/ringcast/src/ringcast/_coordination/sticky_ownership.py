@@ -16,7 +16,7 @@ from ringcast._coordination.sticky_state import StateWriter
 from ringcast._coordination.sticky_times import Clock, StickyTimes, loop_time
 from ringcast._protocol.sticky.fence import Fence
 from ringcast._protocol.sticky.ownership import Action, Deed, OwnedState, Ownership
-from ringcast._protocol.sticky.records import Session
+from ringcast._protocol.sticky.records import Session, Table
 
 
 class ExclusiveParticipant(Protocol):
@@ -109,6 +109,8 @@ class KeyOwnership:
         self._report_to = report_sessions
         self._agent = ""
         self._is_closed = self._comes_back = False
+        self._share: frozenset[int] = frozenset()
+        self._guarded = 0
         self._ownership = self._new()
         self.state = StateWriter(
             names.state_key(key, worker_id), lambda: self._ownership.record, records, clock, self._log
@@ -128,7 +130,8 @@ class KeyOwnership:
     def _new(self) -> Ownership:
         fence = Fence(self._times.fence)
         made = Ownership(self._worker_id, self._worker_id, self._partitions, fence, capacity=self._capacity)
-        made.agent = self._agent
+        made.agent, made.guarded = self._agent, self._guarded
+        made.share(self._share, self._clock())
         return made
 
     # ---- what happens
@@ -151,6 +154,18 @@ class KeyOwnership:
             self._log.error("owners.table_lost")
         self._ownership.obey(None, self._clock())
         self.settle()
+
+    def share_is(self, partitions: frozenset[int]) -> None:
+        """What the peer rule gives this worker, in a store that migrates."""
+        self._share = partitions
+        self._ownership.share(partitions, self._clock())
+        self.settle()
+
+    def say_guarded(self, step: int) -> None:
+        """The worker is guarded since this step of a migration; 0: it is not, or calls of before may still run."""
+        if step != self._guarded:
+            self._guarded = self._ownership.guarded = step
+            self.state.wake()
 
     def ready(self, partition: int, token: int) -> None:
         """A partition has been prepared for this token."""
@@ -215,6 +230,15 @@ class KeyOwnership:
     def session(self) -> Session | None:
         """The session that runs."""
         return self._ownership.session
+
+    @property
+    def table(self) -> Table | None:
+        """The table that the worker acts by."""
+        return self._ownership.table
+
+    def tokens(self) -> dict[int, int]:
+        """The partitions of which calls may start, each with its token, as long as the fence has not passed."""
+        return self._ownership.tokens()
 
     @property
     def has_left(self) -> bool:

@@ -32,8 +32,6 @@ T = TypeVar("T")
 MISSES: Final = 3
 """After so many readings in a row that do not find a table it counts as lost: one may come from a server that lags."""
 
-_NO_STEP: Final = 0
-"""No store migrates yet: see ``docs/sticky.md``."""
 RENEW_S: Final = TOUCH_S
 """How often all records are read anew: no watch tells of those that the bucket has let go of after a day."""
 
@@ -67,6 +65,7 @@ class OwnerRecords:
         self._misses = dict.fromkeys(keys, 0)
         self._wishes = WishRecords(bus, store, keys, partitions, changed, log)
         self._unreadable = 0
+        self._step = 0
 
     async def watch(self, worker_id: str) -> None:
         """Keeps the mirror until cancelled."""
@@ -124,6 +123,13 @@ class OwnerRecords:
             said[agent] = self._read(names.gone_key(key, agent), decode_gone) or {}
         return believed(said, states)
 
+    def heard(self, step: int) -> None:
+        """An operator has taken this step of a migration: tables may follow it. In other stores none follows any."""
+        if step > self._step:
+            self._step = step
+            for key in self._keys:
+                self._decoded.pop(names.table_key(key), None)
+
     def value(self, name: str) -> bytes | None:
         """What stands under a name."""
         entry = self._mirror.entries.get(name)
@@ -172,7 +178,7 @@ class OwnerRecords:
     def _decode_table(self, data: bytes, revision: int) -> Table:
         table = decode_table(data, self._partitions)
         check_numbers(table, revision)
-        check_step(table, _NO_STEP)
+        check_step(table, self._step)
         return table
 
     def _snapshot(self) -> None:

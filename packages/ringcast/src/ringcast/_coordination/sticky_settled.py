@@ -10,7 +10,7 @@ from ringcast_wire import event_before
 
 from ringcast._coordination.sticky_records import OwnerRecords
 from ringcast._coordination.sticky_times import Clock, StickyTimes, loop_time
-from ringcast._protocol.sticky.records import Session, Table
+from ringcast._protocol.sticky.records import Rule, Session, Table
 
 
 class _Situation(NamedTuple):
@@ -67,7 +67,7 @@ class SettledShare:
     def look(self, now: float) -> float | None:
         """Tells if it is time to; returns when to look again if nothing changes before."""
         session, table = self._session(), self._records.table(self._key)
-        if session is None or table is None or session.number == self._told:
+        if session is None or table is None or table.rule is not Rule.OWNERS or session.number == self._told:
             self._last = None
             return None
         situation = self._situation(session, table)

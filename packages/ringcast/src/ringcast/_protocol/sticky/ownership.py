@@ -219,6 +219,10 @@ class Ownership:
         """How far this worker is with a partition."""
         return self._partitions[partition].state
 
+    def tokens(self) -> dict[int, int]:
+        """The partitions that are ``ACTIVE``, each with its token."""
+        return {owned.number: owned.token for owned in self._partitions if owned.state is OwnedState.ACTIVE}
+
     def take_actions(self) -> list[Action]:
         """What is to be done, in order; each once."""
         taken, self._actions = self._actions, []

@@ -1,0 +1,136 @@
+"""A store that migrates, in one worker: it follows the operator's steps, and is guarded or let go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from ringcast._coordination.sticky_leader import KeyLeader
+from ringcast._coordination.sticky_ownership import KeyOwnership
+from ringcast._coordination.sticky_records import OwnerRecords
+from ringcast._protocol.sticky.migration import Guard, Step
+
+
+class GuardedParticipant(Protocol):
+    """The worker of a store that migrates, as its coordinator sees it. None of its calls waits."""
+
+    def guarded(self, key: str, tokens: dict[int, int], /) -> None:
+        """From now on each call of a key needs ``begin_call``. What is owned goes on with these tokens, by partition.
+
+        :meth:`StoreMigration.strays_ended` follows, once the calls have ended that run now.
+        """
+
+    def let_go(self, key: str, /) -> None:
+        """From now on calls of a key need nothing: its partitions are those of the peer rule."""
+
+
+class Migrates(NamedTuple):
+    """What a worker has to do with the migration of its store when it joins."""
+
+    step: Step
+    """The operator's step, as far as it is known."""
+    participant: GuardedParticipant
+
+
+class KeyGuard:
+    """One key. The participant is told whenever it is guarded or let go; before the first time it counts as let go."""
+
+    def __init__(
+        self,
+        key: str,
+        worker_id: str,
+        step: Step,
+        records: OwnerRecords,
+        owned: KeyOwnership,
+        participant: GuardedParticipant,
+    ) -> None:
+        self._key = key
+        self._worker_id = worker_id
+        self._records = records
+        self._owned = owned
+        self._participant = participant
+        self._guard = Guard(step)
+        self._is_told = False
+
+    @property
+    def is_on(self) -> bool:
+        """Whether every call needs to be let start."""
+        return self._guard.is_on
+
+    @property
+    def step(self) -> Step:
+        """The latest step that is known of."""
+        return self._guard.step
+
+    def heard(self, step: Step) -> None:
+        """The operator's step is this, or was it."""
+        self._guard.heard(step)
+        self.follow()
+
+    def strays_ended(self) -> None:
+        """The calls that ran when the participant was guarded have ended."""
+        self._guard.strays_ended()
+        self.follow()
+
+    def follow(self) -> None:
+        """Looks whether the worker is to be guarded, or let go: the table, or its own state, may be another."""
+        own = self._records.states(self._key).get(self._worker_id)
+        self._guard.saw(self._owned.table, own.guarded if own is not None else 0)
+        if self._guard.is_on is not self._is_told:
+            self._is_told = self._guard.is_on
+            if self._is_told:
+                self._participant.guarded(self._key, self._owned.tokens())
+            else:
+                self._participant.let_go(self._key)
+        self._owned.say_guarded(self._guard.number)
+
+
+class StoreMigration:
+    """All keys of a worker. To be told of each step, and of what the peer rule gives.
+
+    The participant hears that it is guarded from the start with the first :meth:`heard`: before it starts any call.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        participant: GuardedParticipant,
+        worker_id: str,
+        records: OwnerRecords,
+        owned: Mapping[str, KeyOwnership],
+        leaders: Mapping[str, KeyLeader],
+    ) -> None:
+        self._worker_id = worker_id
+        self._records = records
+        self._owned = owned
+        self._leaders = leaders
+        self._guards = {key: KeyGuard(key, worker_id, step, records, each, participant) for key, each in owned.items()}
+        records.heard(step.number)
+        for leader in leaders.values():
+            leader.heard(step)
+
+    def heard(self, step: Step) -> None:
+        """The operator's step is this, or was it: one that is overtaken does not count."""
+        self._records.heard(step.number)
+        for key, guard in self._guards.items():
+            guard.heard(step)
+            self._leaders[key].heard(guard.step)
+            self._owned[key].records_changed()  # a table may count by now that followed a step not heard of
+            guard.follow()
+
+    def share(self, key: str, owners: tuple[str | None, ...]) -> None:
+        """The peer rule has these workers for the partitions of a key, as far as it is known."""
+        self._leaders[key].shares_are(owners)
+        self._owned[key].share_is(frozenset(n for n, owner in enumerate(owners) if owner == self._worker_id))
+
+    def strays_ended(self, key: str) -> None:
+        """The calls of a key that ran when the participant was guarded have ended."""
+        self._guards[key].strays_ended()
+
+    def follow(self, key: str) -> None:
+        """The records of a key may be others."""
+        self._guards[key].follow()
+
+    def is_guarded(self, key: str) -> bool:
+        """Whether every call of a key needs to be let start."""
+        return self._guards[key].is_on

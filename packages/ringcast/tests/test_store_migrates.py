@@ -1,0 +1,333 @@
+"""A store of peers gets exclusive ownership and loses it again: three coordinators over a real NATS server.
+
+The steps and the peer rule are this test's; what the coordinators make of them is theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, suppress
+
+import pytest
+from ringcast._bus.bus import connected
+from ringcast._bus.nats_bus import NatsBus
+from ringcast._common.config import WorkerConfig
+from ringcast._common.log import worker_log
+from ringcast._coordination.sticky import StickyCoordinator
+from ringcast._coordination.sticky_migration import Migrates, StoreMigration
+from ringcast._coordination.sticky_times import StickyTimes, steady_clock
+from ringcast._protocol.sticky.fence import FenceTimes
+from ringcast._protocol.sticky.leader import LeaderTimes
+from ringcast._protocol.sticky.migration import Stage, Step, unguarded
+from ringcast._protocol.sticky.ownership import OwnedState
+from ringcast._protocol.sticky.records import Rule, Table
+from ringcast_testkit import PATIENCE_S, NatsServer, TcpProxy
+from ringcast_wire import LeaseRecord
+
+PARTITIONS, KEY = 6, "list"
+TIMES = StickyTimes(
+    fence=FenceTimes(3_000, 500),
+    leader=LeaderTimes(quiet_s=0.2, quiet_most_s=1.0, prepare_s=5.0, stagger_s=0.1),
+    refresh_s=0.5,
+    read_s=0.25,
+    check_s=0.5,
+)
+LOG = worker_log(logging.getLogger("ringcast"))
+OFF, SHADOW, VALIDATE = Step(Stage.OFF, 0), Step(Stage.SHADOW, 1), Step(Stage.VALIDATE, 2)
+SWITCH, BACK = Step(Stage.SWITCH, 3), Step(Stage.SHADOW, 4)
+
+
+class Court:
+    """Sees each call of each worker: beside one of an owner there is no other call of its partition."""
+
+    def __init__(self) -> None:
+        self.running: dict[int, list[tuple[str, Rule]]] = {number: [] for number in range(PARTITIONS)}
+        self.served: list[tuple[str, int, Rule, int]] = []
+        """The worker, partition, rule and token of each call; the token is 0 where no table let it start."""
+        self.violations: list[str] = []
+        self.moved = asyncio.Event()
+
+    def begins(self, worker_id: str, partition: int, rule: Rule, token: int) -> None:
+        for other, its_rule in self.running[partition]:
+            if other != worker_id and (rule, its_rule) != (Rule.PEERS, Rule.PEERS):
+                self.violations.append(f"{partition}: {worker_id} by {rule} beside {other} by {its_rule}")
+        self.running[partition].append((worker_id, rule))
+        self.served.append((worker_id, partition, rule, token))
+        self.moved.set()
+
+    def ends(self, worker_id: str, partition: int, rule: Rule) -> None:
+        self.running[partition].remove((worker_id, rule))
+        self.moved.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():
+                assert not self.violations
+                self.moved.clear()
+                await self.moved.wait()
+
+    async def served_anew(self, rule: Rule, *, is_free: bool = False) -> dict[int, str]:
+        """Waits until each partition has been called by a rule from now on; returns by which worker each was last."""
+        begin = len(self.served)
+
+        def found() -> dict[int, str]:
+            calls = self.served[begin:]
+            return {number: name for name, number, by, token in calls if by is rule and bool(token) is not is_free}
+
+        await self.until(lambda: len(found()) == PARTITIONS)
+        return found()
+
+
+class Node:
+    """A worker: calls a handler over and over for each partition that it may, by whatever rule."""
+
+    def __init__(self, name: str, court: Court, proxy: TcpProxy) -> None:
+        self.name, self.court, self.proxy = name, court, proxy
+        self.coordinator: StickyCoordinator
+        self.share: frozenset[int] = frozenset()
+        self.needs_admission = False
+        self.free = 0
+        self.hold: asyncio.Event | None = None
+        """Where it is set to an event, calls that no table lets start do not end before it is set."""
+        self.busy: set[int] = set()
+        self.last_call_at = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def migration(self) -> StoreMigration:
+        assert self.coordinator.migration is not None
+        return self.coordinator.migration
+
+    @property
+    def table(self) -> Table | None:
+        return self.coordinator._owned[KEY].table
+
+    def spawn(self, work: asyncio.Task[None]) -> None:
+        self._tasks.add(work)
+        work.add_done_callback(self._tasks.discard)
+
+    def prepare(self, key: str, partition: int, token: int) -> None:
+        asyncio.get_running_loop().call_soon(self.coordinator.ready, key, partition, token)
+
+    def activate(self, key: str, partition: int, token: int) -> None:
+        """The loop of the partition asks for itself."""
+
+    def stop(self, key: str, partition: int, token: int) -> None:
+        self.spawn(asyncio.create_task(self._last_call(partition)))
+
+    def forget(self, key: str, partition: int, token: int) -> None:
+        """There are no rows."""
+
+    def acted(self, key: str) -> None:
+        self.court.moved.set()
+
+    def session_changed(self, key: str, runs: bool) -> None:
+        self.court.moved.set()
+
+    def settled(self, key: str, partitions: frozenset[int]) -> None:
+        assert self.table is not None
+        assert self.table.rule is Rule.OWNERS, "by the peer rule the table does not have the shares"
+
+    def guarded(self, key: str, tokens: dict[int, int]) -> None:
+        assert not self.needs_admission
+        assert all(token > 0 for token in tokens.values())
+        self.needs_admission = True
+        self.spawn(asyncio.create_task(self._wait_for_strays()))
+
+    def let_go(self, key: str) -> None:
+        assert self.needs_admission
+        self.needs_admission = False
+        for number in range(PARTITIONS):
+            if self.coordinator.state_of(KEY, number) is OwnedState.DRAINING:
+                self.coordinator.end_last_call(KEY, number)
+
+    async def _wait_for_strays(self) -> None:
+        await self.court.until(lambda: not self.free)
+        self.migration.strays_ended(KEY)
+
+    async def _last_call(self, partition: int) -> None:
+        await self.court.until(lambda: partition not in self.busy)
+        call = self.coordinator.begin_last_call(KEY, partition) if self.needs_admission else None
+        if call is not None:
+            await asyncio.sleep(0.005)
+            call.end()
+        self.coordinator.end_last_call(KEY, partition)
+
+    async def serve(self, partition: int) -> None:
+        while True:
+            await asyncio.sleep(0.02)
+            if self.needs_admission:
+                await self._call(partition)
+            elif partition in self.share:
+                await self._call_freely(partition)
+
+    async def _call(self, partition: int) -> None:
+        call = self.coordinator.begin_call(KEY, partition)
+        if call is None:
+            return
+        assert self.table is not None
+        rule = self.table.rule
+        self.last_call_at = steady_clock()
+        self.busy.add(partition)
+        self.court.begins(self.name, partition, rule, call.token)
+        try:
+            await asyncio.sleep(0.005)
+        finally:
+            self.busy.discard(partition)
+            self.court.ends(self.name, partition, rule)
+            call.end()
+
+    async def _call_freely(self, partition: int) -> None:
+        self.free += 1
+        self.court.begins(self.name, partition, Rule.PEERS, 0)
+        try:
+            await asyncio.sleep(0.005)
+            if self.hold is not None:
+                await self.hold.wait()
+        finally:
+            self.free -= 1
+            self.court.ends(self.name, partition, Rule.PEERS)
+
+
+class Fleet:
+    """Workers of one store, and its operator."""
+
+    def __init__(self, store: str, port: int, stack: AsyncExitStack) -> None:
+        self._store, self._port, self._stack = store, port, stack
+        self.court = Court()
+        self.nodes: list[Node] = []
+        self.step = OFF
+
+    async def start(self, name: str) -> Node:
+        node = Node(name, self.court, self._stack.enter_context(TcpProxy(self._port)))
+        config = WorkerConfig(
+            store=self._store, keys=(KEY,), servers=(f"nats://127.0.0.1:{node.proxy.port}",), worker_id=name
+        )
+        bus = await self._stack.enter_async_context(connected(NatsBus.prepared, config, LOG))
+        node.coordinator = StickyCoordinator(
+            bus,
+            config,
+            PARTITIONS,
+            record=LeaseRecord(incarnation=f"{name}-i", host="h", pid=1, started_at_ms=1),
+            participant=node,
+            log=LOG,
+            times=TIMES,
+            migrates=Migrates(self.step, node),
+        )
+        node.migration.heard(self.step)
+        for work in (node.coordinator.run(), *(node.serve(number) for number in range(PARTITIONS))):
+            self._stack.push_async_callback(_ended, asyncio.create_task(work))
+        self.nodes.append(node)
+        self.share_out()
+        return node
+
+    def share_out(self) -> None:
+        """The peer rule: the workers in turn."""
+        owners = tuple(self.nodes[number % len(self.nodes)].name for number in range(PARTITIONS))
+        for node in self.nodes:
+            node.share = frozenset(number for number, name in enumerate(owners) if name == node.name)
+            node.migration.share(KEY, owners)
+
+    def take(self, step: Step) -> None:
+        self.step = step
+        for node in self.nodes:
+            node.migration.heard(step)
+
+    async def until_rule(self, rule: Rule, *, without: Node | None = None) -> None:
+        await self.court.until(
+            lambda: all(
+                node.table is not None and (node.table.rule, node.table.step) == (rule, self.step.number)
+                for node in self.nodes
+                if node is not without
+            )
+        )
+
+    def unguarded(self) -> frozenset[str]:
+        states = self.nodes[0].coordinator._records.states(KEY)
+        return unguarded(self.step, {node.name for node in self.nodes}, states)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    if task.cancel():
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+@pytest.fixture
+async def fleet(shared_nats: NatsServer, store_of_owners: str) -> AsyncIterator[Fleet]:
+    """Three workers of a store of peers; each hears of the shadow."""
+    async with AsyncExitStack() as stack:
+        fleet = Fleet(store_of_owners, shared_nats.port, stack)
+        for name in "abc":
+            await fleet.start(name)
+        fleet.take(SHADOW)
+        await fleet.until_rule(Rule.PEERS)
+        await fleet.court.served_anew(Rule.PEERS, is_free=True)
+        yield fleet
+    assert not fleet.court.violations
+
+
+async def test_there_and_back(fleet: Fleet) -> None:
+    court = fleet.court
+    assert not any(node.migration.is_guarded(KEY) for node in fleet.nodes)
+    fleet.take(VALIDATE)
+    await court.until(lambda: not fleet.unguarded())
+    assert set((await court.served_anew(Rule.PEERS)).values()) == {"a", "b", "c"}, "each its share, let start"
+    fleet.take(SWITCH)
+    await fleet.until_rule(Rule.OWNERS)
+    owners = await court.served_anew(Rule.OWNERS)
+    assert sorted(owners.values()) == ["a", "a", "b", "b", "c", "c"]
+    fleet.take(BACK)
+    await court.until(lambda: not any(node.migration.is_guarded(KEY) for node in fleet.nodes))
+    begin = len(court.served)
+    await court.served_anew(Rule.PEERS, is_free=True)
+    assert all(rule is Rule.PEERS for _, _, rule, _ in court.served[begin:])
+    by_partition: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
+    for _, partition, _, token in court.served[:begin]:
+        if token:
+            by_partition[partition].append(token)
+    assert all(tokens == sorted(tokens) and len(set(tokens)) > 1 for tokens in by_partition.values())
+
+
+async def test_a_worker_does_not_say_that_it_is_guarded_while_calls_of_before_run(fleet: Fleet) -> None:
+    node = fleet.nodes[1]
+    node.hold = asyncio.Event()
+    await fleet.court.until(lambda: node.free > 0)
+    fleet.take(VALIDATE)
+    await fleet.court.until(lambda: fleet.unguarded() == {"b"})
+    assert node.migration.is_guarded(KEY)
+    fleet.take(SWITCH)  # an operator whom nothing keeps from it
+    await fleet.until_rule(Rule.PEERS)
+    await fleet.court.until(lambda: fleet.unguarded() == {"b"})
+    node.hold.set()
+    await fleet.until_rule(Rule.OWNERS)
+    await fleet.court.served_anew(Rule.OWNERS)
+
+
+async def test_a_worker_that_is_cut_off_in_the_switch_stops_at_its_fence(fleet: Fleet) -> None:
+    fleet.take(VALIDATE)
+    await fleet.court.until(lambda: not fleet.unguarded())
+    cut, cut_at = fleet.nodes[2], steady_clock()
+    cut.proxy.cut()
+    fleet.take(SWITCH)
+    await fleet.until_rule(Rule.OWNERS, without=cut)
+    owners = await fleet.court.served_anew(Rule.OWNERS)
+    assert sorted(owners.values()) == ["a", "a", "a", "b", "b", "b"]
+    assert cut.last_call_at < cut_at + TIMES.fence.serve_s
+    cut.proxy.resume()
+    await fleet.until_rule(Rule.OWNERS)
+    await fleet.court.until(lambda: any(name == "c" and rule is Rule.OWNERS for name, _, rule, _ in fleet.court.served))
+
+
+async def test_a_worker_that_starts_in_the_migration_is_guarded_from_its_first_call(fleet: Fleet) -> None:
+    fleet.take(VALIDATE)
+    await fleet.court.until(lambda: not fleet.unguarded())
+    late = await fleet.start("d")
+    assert late.needs_admission
+    await fleet.court.until(lambda: not fleet.unguarded())
+    fleet.take(SWITCH)
+    await fleet.until_rule(Rule.OWNERS)
+    await fleet.court.until(lambda: any(name == "d" and rule is Rule.OWNERS for name, _, rule, _ in fleet.court.served))
+    assert all(token for name, _, _, token in fleet.court.served if name == "d")

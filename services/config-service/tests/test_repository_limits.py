@@ -357,7 +357,7 @@ async def test_writes_within_their_caps_look_at_nothing_else(
 
     monkeypatch.setattr(postgres_write, "_look", counted)
     await allow(postgres_bench, max_rows=100_000, max_bytes=1 << 40)
-    for number in range(300):
+    for number in range(10 * postgres_bench.store.partition_count):
         await postgres_bench.write({f"r{number}": "1"})
     assert 1 <= len(looks) <= postgres_bench.store.partition_count
     await postgres_bench.write({f"r{number}": "2" for number in range(300)})

@@ -223,7 +223,7 @@ async def test_a_call_beyond_the_rate_is_told_when_to_come_again(
 
 async def test_a_bulk_write_is_slowed_down_and_not_refused(service: Running, store_name: str) -> None:
     await service.create(store_name)
-    policy = pb.StorePolicy(max_rows_per_second=20_000, burst_rows=1_000)
+    policy = pb.StorePolicy(max_rows_per_second=4_000, burst_rows=1_000)
     await service.stub.SetStorePolicy(pb.SetStorePolicyRequest(name=store_name, policy=policy))
     batches = [[pb.RowWrite(row_id=f"r{n}.{number}", value="1") for number in range(1_000)] for n in range(8)]
     results = await service.write(store_name, *batches)

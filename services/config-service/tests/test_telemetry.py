@@ -135,7 +135,7 @@ async def test_what_is_exposed_is_what_is_documented(
 async def exceed_rate(client: Any, store: str) -> None:
     """Two batches, of which the second has to wait."""
     await client.create(store)
-    policy = pb.StorePolicy(max_rows_per_second=5_000, burst_rows=1_000)
+    policy = pb.StorePolicy(max_rows_per_second=500, burst_rows=1_000)
     await client.stub.SetStorePolicy(pb.SetStorePolicyRequest(name=store, policy=policy))
     batch = [pb.RowWrite(row_id=f"r{number}", value="1") for number in range(1_000)]
     await client.write(store, batch, batch)

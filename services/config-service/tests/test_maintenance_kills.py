@@ -252,6 +252,8 @@ async def test_a_duty_whose_leaders_are_halted_and_killed_in_the_middle(
             await stub.Delete(pb.DeleteRequest(store=store_name, key="k", row_id=f"r{number}"))
     written = f"SELECT count(*) FROM audit_log WHERE store = '{store_name}'"
     await until(lambda: _is(fleet, written, 11 if duty.deletes else 6))
+    floor = await fleet.value("SELECT floor_seq FROM audit_chain")
+    newest = await fleet.value("SELECT max(seq) FROM audit_log")
     fleet.order((signal.SIGSTOP, duty.halted), (signal.SIGKILL, duty.killed))
     await fleet.execute(duty.statements.format(store=store_name))
     if duty.again:
@@ -273,7 +275,10 @@ async def test_a_duty_whose_leaders_are_halted_and_killed_in_the_middle(
     lost = [line for line in first.said("maintenance.lead_lost") if re.search(rf"token={halted_token}\b", line)]
     assert len(lost) == 1, lost
     assert re.search(rf"refused=({'|'.join([*DUTIES, 'keep_lead'])})\b", lost[0])  # whichever of them was first
-    await _nothing_twice(fleet, name, store_name)
+    if name == "purge":
+        await _purged_once(fleet, store_name)
+    if name == "audit_retention":
+        await _forgotten_once(fleet, floor, newest)
 
 
 async def _is(fleet: Fleet, query: str, result: object) -> bool:
@@ -285,19 +290,21 @@ async def _asked_again(fleet: Fleet, duty: Duty) -> bool:
     return bool(list((fleet.directory / "done").glob("0-*")))
 
 
-async def _nothing_twice(fleet: Fleet, name: str, store: str) -> None:
-    if name == "purge":
-        done = f"SELECT count(*) FROM audit_pending WHERE store = '{store}' AND action = 'PurgeStore'"
-        chained = done.replace("audit_pending", "audit_log")
-        assert await fleet.value(f"SELECT ({done}) + ({chained})") == 1
-        assert await _streams(fleet, store) == {}
-    if name == "audit_retention":
-        details = (
-            "SELECT details FROM audit_log WHERE action = 'ForgetAudit'"
-            " UNION ALL SELECT details FROM audit_pending WHERE action = 'ForgetAudit'"
-        )
-        removed = sum(json.loads(str(found[0]))["entries"] for found in await fleet.ask(details))
-        assert removed == await fleet.value("SELECT floor_seq FROM audit_chain")
+async def _purged_once(fleet: Fleet, store: str) -> None:
+    done = f"SELECT count(*) FROM audit_pending WHERE store = '{store}' AND action = 'PurgeStore'"
+    chained = done.replace("audit_pending", "audit_log")
+    assert await fleet.value(f"SELECT ({done}) + ({chained})") == 1
+    assert await _streams(fleet, store) == {}
+
+
+async def _forgotten_once(fleet: Fleet, floor: Any, newest: Any) -> None:
+    """Since the log began behind ``floor`` and ended with ``newest``."""
+    details = (
+        f"SELECT details FROM audit_log WHERE action = 'ForgetAudit' AND seq > {newest}"
+        " UNION ALL SELECT details FROM audit_pending WHERE action = 'ForgetAudit'"
+    )
+    removed = sum(json.loads(str(found[0]))["entries"] for found in await fleet.ask(details))
+    assert await fleet.value("SELECT floor_seq FROM audit_chain") == floor + removed
 
 
 async def _streams(fleet: Fleet, store: str) -> dict[str, datetime | None]:

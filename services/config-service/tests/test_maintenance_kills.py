@@ -75,7 +75,7 @@ main()
 """The service, with small pieces, that obeys the first of the files ``<number>-<signal>-<step>`` of a folder: once it
 has done the step it sends itself the signal. SIGSTOP waits for the commit."""
 
-LEASE: Final = "1s"
+LEASE: Final = "2s"
 
 
 class Instance:

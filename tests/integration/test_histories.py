@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ringcast import Worker
-from ringcast_client import ConfigServiceClient
+from ringcast_client import ConfigServiceClient, RowWrite
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
 from ringcast_wire import UnavailableError
 
@@ -179,8 +179,9 @@ async def test_an_empty_database_does_not_empty_the_workers(
             assert "max_delete_share is 0.5" in health.keys[0].refused_because
             assert health.staleness_s > 0
             assert {row.row_id for row in worker.rows(KEY)} == rows.keys()
-            for row in rows:
-                await again.put(STORE, KEY, row, "2")  # the operator brings the list back
+            # The operator brings the list back in one transaction: the worker looks again every second.
+            async for _ in again.bulk_write(STORE, KEY, [RowWrite(row, "2") for row in rows]):
+                pass
             await holds(worker, dict.fromkeys(rows, "2"))
             async with asyncio.timeout(PATIENCE_S):
                 await worker.wait_until(KEY, lambda: worker.health().ready)

@@ -15,6 +15,9 @@ export CARGO_BUILD_JOBS := $(JOBS)
 
 DISTRIBUTIONS := $(sort $(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml services/*/pyproject.toml)))
 NATIVE := crates/ringcast-core-py
+# maturin moves what cargo has built to one place below its target directory. Pants runs another maturin meanwhile, in
+# target/: each would take the other's file.
+MATURIN := CARGO_TARGET_DIR=$(CURDIR)/target/make PATH=$(CURDIR)/$(VENV)/bin:$$PATH maturin
 RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) $(shell find crates -name '*.rs' -o -name '*.toml')
 
 .PHONY: help
@@ -35,8 +38,7 @@ $(STAMPS)/lock: build-support/locks/default.txt
 
 $(STAMPS)/native: $(STAMPS)/lock $(RUST_SOURCES)
 	@echo "setup: building the native core"
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) PATH=$(CURDIR)/$(VENV)/bin:$$PATH \
-	  $(VENV)/bin/maturin develop --quiet --release --locked --uv -m $(NATIVE)/Cargo.toml
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(MATURIN) develop --quiet --release --locked --uv -m $(NATIVE)/Cargo.toml
 	@touch $@
 
 $(STAMPS)/distributions: $(STAMPS)/lock $(addsuffix /pyproject.toml,$(DISTRIBUTIONS))
@@ -116,7 +118,7 @@ chaos: setup ## Do many real faults to a system under load and judge it (CHAOS="
 .PHONY: wheels
 wheels: setup ## Build a wheel of every distribution into dist/
 	@rm -f dist/*.whl && mkdir -p dist
-	@PATH=$(CURDIR)/$(VENV)/bin:$$PATH maturin build --quiet --release --locked --strip -m $(NATIVE)/Cargo.toml -o dist
+	@$(MATURIN) build --quiet --release --locked --strip -m $(NATIVE)/Cargo.toml -o dist
 	@for directory in $(DISTRIBUTIONS); do \
 	  (cd $$directory && $(CURDIR)/$(VENV)/bin/hatchling build -t wheel -d $(CURDIR)/dist); \
 	done

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.request
 from collections.abc import Mapping
 
 from ringcast_wire import Strategy
@@ -69,11 +67,9 @@ def _measure(case: Case, system: System, ours: Mapping[str, Child]) -> None:
 
 def _messages(system: System) -> dict[str, tuple[int, int]]:
     """In and out of the broker since each of our workers connected."""
-    with urllib.request.urlopen(f"{system.monitor}/connz?limit=1024", timeout=10) as answer:
-        connections = json.load(answer)["connections"]
     return {
         name: (connection["in_msgs"], connection["out_msgs"])
-        for connection in connections
+        for connection in system.monitored("connz?limit=1024")["connections"]
         for name in _OURS
         if connection.get("name", "").endswith(name)
     }

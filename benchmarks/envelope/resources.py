@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.request
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
 
 import psutil
 from ringcast_client import ConfigServiceClient, RowWrite
@@ -95,8 +92,7 @@ def _idle(case: Case, system: System, store: str) -> None:
 
 def _messages(system: System) -> tuple[int, int]:
     """In and out of the broker since it started."""
-    with urllib.request.urlopen(f"{system.monitor}/varz", timeout=10) as answer:
-        found: dict[str, Any] = json.load(answer)
+    found = system.monitored("varz")
     return found["in_msgs"], found["out_msgs"]
 
 

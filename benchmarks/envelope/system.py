@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ringcast_testkit import ConfigServiceProcess, NatsServer, PostgresServer
 
@@ -22,11 +25,13 @@ class System:
     service: ConfigServiceProcess
     postgres: PostgresServer | None = None
 
-    @property
-    def monitor(self) -> str:
-        """URL of the broker's monitoring."""
+    def monitored(self, what: str) -> dict[str, Any]:
+        """What the broker's monitoring answers to a path."""
         log = list(self.nats.process.log)
-        return next(f"http://{match[1]}" for line in log if (match := _MONITOR.search(line)))
+        address = next(match[1] for line in log if (match := _MONITOR.search(line)))
+        with urllib.request.urlopen(f"http://{address}/{what}", timeout=10) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
 
     def pids(self) -> dict[str, list[int]]:
         """By what they are."""

@@ -26,7 +26,7 @@ from ringcast._protocol.sticky.leader import LeaderTimes
 from ringcast._protocol.sticky.ownership import OwnedState
 from ringcast._protocol.sticky.plan import Wishes
 from ringcast._protocol.sticky.records import decode_state
-from ringcast_testkit import PATIENCE_S, NatsServer, TcpProxy
+from ringcast_testkit import PATIENCE_S, NatsServer, TcpProxy, end_task
 from ringcast_wire import InUseError, LeaseRecord, MismatchError, encode_record, names
 
 PARTITIONS, KEY = 6, "list"
@@ -223,7 +223,7 @@ class Fleet:
         application.coordinator = coordinator
         _: Coordinator = coordinator
         task = asyncio.create_task(coordinator.run())
-        self.stack.push_async_callback(_ended, task)
+        self.stack.push_async_callback(end_task, task)
         node = Node(name, proxy, bus, coordinator, application, task)
         self.nodes.append(node)
         return node
@@ -237,13 +237,6 @@ class Fleet:
         """Waits until a worker leads, and returns it. On a busy machine it need not be the one that led first."""
         await self.court.until(lambda: any(node.coordinator.leads(KEY) for node in self.nodes))
         return next(node for node in self.nodes if node.coordinator.leads(KEY))
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    """Ends a coordinator without goodbye. An error that it has ended with, and no test has awaited, is raised."""
-    if task.cancel():
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 @pytest.fixture
@@ -384,7 +377,7 @@ async def test_a_process_that_is_started_again_takes_over_from_itself(fleet: Fle
     first = await fleet.start("a")
     await fleet.until_shared(a=6)
     first.proxy.cut()
-    await _ended(first.task)
+    await end_task(first.task)
     fleet.nodes.remove(first)
     before = dict(fleet.court.owner)
     await fleet.start("a", incarnation="next")

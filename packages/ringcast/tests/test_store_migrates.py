@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 
 import pytest
 from ringcast._bus.bus import connected
@@ -23,7 +23,7 @@ from ringcast._protocol.sticky.leader import LeaderTimes
 from ringcast._protocol.sticky.migration import Stage, Step, unguarded
 from ringcast._protocol.sticky.ownership import OwnedState
 from ringcast._protocol.sticky.records import Rule, Table
-from ringcast_testkit import PATIENCE_S, NatsServer, TcpProxy
+from ringcast_testkit import PATIENCE_S, NatsServer, TcpProxy, end_task
 from ringcast_wire import LeaseRecord
 
 PARTITIONS, KEY = 6, "list"
@@ -218,7 +218,7 @@ class Fleet:
         )
         node.migration.heard(self.step)
         for work in (node.coordinator.run(), *(node.serve(number) for number in range(PARTITIONS))):
-            self._stack.push_async_callback(_ended, asyncio.create_task(work))
+            self._stack.push_async_callback(end_task, asyncio.create_task(work))
         self.nodes.append(node)
         self.share_out()
         return node
@@ -247,12 +247,6 @@ class Fleet:
     def unguarded(self) -> frozenset[str]:
         states = self.nodes[0].coordinator._records.states(KEY)
         return unguarded(self.step, {node.name for node in self.nodes}, states)
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    if task.cancel():
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 @pytest.fixture

@@ -11,9 +11,14 @@ ROWS_A_KEY: Final = 200
 """Fewer than the load has ids for."""
 
 
+def most_rows(keys: int) -> int:
+    """What the store may have."""
+    return ROWS_A_KEY * keys
+
+
 def policy(keys: int) -> StorePolicy:
     """What the store is created with."""
-    return StorePolicy(max_rows=ROWS_A_KEY * keys, max_keys=keys, max_rows_per_second=1_000_000)
+    return StorePolicy(max_rows=most_rows(keys), max_keys=keys, max_rows_per_second=1_000_000)
 
 
 async def not_exact(client: ConfigServiceClient, store: str, key: str, most: int, live: int) -> list[str]:

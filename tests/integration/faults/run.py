@@ -253,8 +253,7 @@ class Run:
     async def _judge_policies(self, client: ConfigServiceClient, live: int) -> None:
         """Last of all: it fills the store up."""
         keys = self.arena.shape.keys
-        most = policies.policy(len(keys)).max_rows
-        assert most is not None
+        most = policies.most_rows(len(keys))
         assert self.load.ledger.limited, "the load has not met the limits"
         for sentence in await policies.not_exact(client, STORE, keys[0], most, live):
             self.outcome.findings.add("policy", sentence)

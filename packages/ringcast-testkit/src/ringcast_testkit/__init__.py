@@ -18,7 +18,7 @@ from ringcast_testkit._readme import run_readme_examples
 from ringcast_testkit._settings import flags_table, settings_table
 from ringcast_testkit._spark import make_spark_home
 from ringcast_testkit._standby import PostgresStandby
-from ringcast_testkit._waiting import until, until_workers
+from ringcast_testkit._waiting import end_task, until, until_workers
 from ringcast_testkit._worker import WorkerProcess
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "nats_server_binary",
     "run_readme_examples",
     "settings_table",
+    "end_task",
     "until",
     "until_workers",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ringcast_testkit._process import PATIENCE_S, place_of
@@ -13,6 +14,13 @@ if TYPE_CHECKING:
     from ringcast import Worker
 
 _LOOK_S = 0.02
+
+
+async def end_task(task: asyncio.Task[None]) -> None:
+    """Cancels a task and waits for it; one that has ended already is left alone."""
+    if task.cancel():
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -114,7 +114,7 @@ def feed(spark: SparkSession, options: dict[str, str], checkpoint: Path) -> list
 
 def test_a_read_without_the_password(spark: SparkSession, guarded: Guarded) -> None:
     with pytest.raises(PySparkException, match=r"can't be reached: .*Authorization Violation") as caught:
-        spark.read.format("ringcast").options(**guarded.options("desk", timeout_s="1", password="wrong-one")).load()
+        spark.read.format("ringcast").options(**guarded.options("desk", timeout_s="5", password="wrong-one")).load()
     assert "wrong-one" not in str(caught.value)
 
 

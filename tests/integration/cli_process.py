@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, ManagedProcess, NatsServer
+import ringcast_cli
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, ManagedProcess, NatsServer, WarmProgram
 
 COMMAND = (sys.executable, "-m", "ringcast_cli")
+_COMMANDS = sorted(path.stem for path in Path(ringcast_cli.__file__).parent.glob("_*_command*.py"))
+_PROGRAM = WarmProgram(
+    "ringcast_cli", tuple(f"ringcast_cli.{name}" for name in ("_app", "_client", *_COMMANDS)), hides_aiohttp=True
+)
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,7 @@ class Cli:
     def __call__(self, *words: object, stdin: str | bytes = b"") -> Result:
         """Runs a command to its end."""
         data = stdin.encode() if isinstance(stdin, str) else stdin
-        done = subprocess.run(
-            [*COMMAND, *map(str, words)], input=data, capture_output=True, env=self.env, timeout=PATIENCE_S, check=False
-        )
+        done = _PROGRAM.run([*map(str, words)], stdin=data, env=self.env, timeout_s=PATIENCE_S)
         return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def ok(self, *words: object, stdin: str | bytes = b"") -> Result:
@@ -72,7 +74,7 @@ class Cli:
 
     def start(self, *words: object) -> ManagedProcess:
         """Starts a command that goes on; whoever starts it ends it."""
-        return ManagedProcess("ringcast", [*COMMAND, *map(str, words)], env=self.env)
+        return ManagedProcess("ringcast", [*map(str, words)], env=self.env, program=_PROGRAM)
 
 
 class Servers:

@@ -200,17 +200,23 @@ def test_a_nats_server_without_room(tmp_path: Path) -> None:
 
 
 def test_a_nats_server_without_jetstream(tmp_path: Path) -> None:
+    """It is waited for, since a server that starts, or whose cluster has no leader yet, looks the same."""
     (tmp_path / "nats.json").write_text(json.dumps({"host": "127.0.0.1", "port": -1}))
     with NatsServer(tmp_path / "nats") as server:
         server.terminate()
-        plain = ManagedProcess("nats-server", [nats_server_binary(), "-a", "127.0.0.1", "-p", str(server.port)])
+        plain = ManagedProcess("nats-server", [nats_server_binary(), "-a", "127.0.0.1", "-p", str(server.port), "-V"])
+        words = ["--nats", server.url, "--database", f"sqlite:{tmp_path / 'x.db'}", "--listen", "127.0.0.1:0"]
+        ready_file = tmp_path / "ready.json"
+        waiting = ManagedProcess("config-service", [*COMMAND, *words, "--ready-file", str(ready_file)])
         try:
-            plain.wait_until(lambda: any("Server is ready" in line for line in list(plain.log)))
-            code, said = run(
-                "--nats", server.url, "--database", f"sqlite:{tmp_path / 'x.db'}", "--listen", "127.0.0.1:0"
-            )
+            plain.wait_until(lambda: any("$JS.API.INFO" in line for line in list(plain.log)))
+            code, said = run(*words, "--start-timeout", "1")
+            plain.kill()
+            server.restart()
+            waiting.wait_until(ready_file.exists)
         finally:
             plain.kill()
+            waiting.kill()
     assert code == 1
     assert "has no JetStream" in said
 

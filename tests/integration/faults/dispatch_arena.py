@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ringcast_testkit import PATIENCE_S, AgentProcess, History, ManagedProcess, ManagedServer, Report
+from ringcast_testkit import PATIENCE_S, AgentProcess, History, ManagedProcess, ManagedServer, Report, WarmProgram
 from ringcast_testkit.dispatch import status_until
 
-from tests.integration.faults.arena import PYTHONPATH, STORE, Arena, Shape, off
+from tests.integration.faults.arena import STORE, Arena, Shape, off
 from tests.integration.faults.deliveries import Answers
 
 CONSUMERS = ("consumer0", "consumer1", "consumer2")
 GROUP = "faults"
+_CONSUMER = WarmProgram(
+    "tests.integration.faults.consumer_main", ("ringcast.dispatch", "ringcast_testkit._worker_main")
+)
 _OPTIONS = (
     # Another life has the name of the one before it, and so its partitions.
     *("--id", "host"),
@@ -43,9 +45,9 @@ class ConsumerProcess(ManagedServer):
         life = self.life
         self._process = ManagedProcess(
             self.name,
-            [sys.executable, "-m", "tests.integration.faults.consumer_main", self._words],
-            env={"PYTHONPATH": PYTHONPATH},
+            [self._words],
             take_line=lambda line: self._take(life, line),
+            program=_CONSUMER,
         )
 
     def kill(self) -> None:

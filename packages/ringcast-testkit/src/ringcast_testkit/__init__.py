@@ -19,6 +19,7 @@ from ringcast_testkit._settings import flags_table, settings_table
 from ringcast_testkit._spark import make_spark_home
 from ringcast_testkit._standby import PostgresStandby
 from ringcast_testkit._waiting import end_task, until, until_workers
+from ringcast_testkit._warm import WarmProcess, WarmProgram
 from ringcast_testkit._worker import WorkerProcess
 
 __all__ = [
@@ -38,6 +39,8 @@ __all__ = [
     "ServerFailedError",
     "SmallDisk",
     "TcpProxy",
+    "WarmProcess",
+    "WarmProgram",
     "WorkerProcess",
     "attempt",
     "etcd_binary",

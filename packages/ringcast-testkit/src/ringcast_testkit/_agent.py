@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ringcast_testkit._ports import ReservedPort
 from ringcast_testkit._process import ManagedProcess, ManagedServer
+from ringcast_testkit._warm import WarmProgram
+
+_PROGRAM: Final = WarmProgram("ringcast_heartbeat_agent", ("ringcast_heartbeat_agent.__main__", "encodings.idna"))
 
 
 class AgentProcess(ManagedServer):
@@ -68,8 +70,11 @@ class AgentProcess(ManagedServer):
         """Starts the agent and returns once it serves."""
         self._ready_file.unlink(missing_ok=True)
         listen = [word for name, port in self._listen.items() for word in (f"--{name}-listen", port.address)]
-        command = [*self._prefix, sys.executable, "-m", "ringcast_heartbeat_agent", *listen, *self._words]
-        process = ManagedProcess("heartbeat-agent", command, env=self._env)
+        words = [*listen, *self._words]
+        if self._prefix:
+            process = ManagedProcess("heartbeat-agent", [*self._prefix, *_PROGRAM.command, *words], env=self._env)
+        else:
+            process = ManagedProcess("heartbeat-agent", words, env=self._env, program=_PROGRAM)
         self._process = process
         process.wait_until(self._ready_file.exists)
         ready = json.loads(self._ready_file.read_text())

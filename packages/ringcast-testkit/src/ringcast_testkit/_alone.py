@@ -1,7 +1,8 @@
-"""Commands that run a program as an install of its distribution alone has it."""
+"""Commands that run a program as an install of its distribution alone has it, and that never outlive us."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 from typing import Final
 
@@ -23,3 +24,13 @@ def alone(program: str, *words: str) -> list[str]:
     fifth of the start. Of our distributions only the agent and the config service bring it.
     """
     return [sys.executable, "-c", _RUN, program, *words]
+
+
+def dying_with_us(command: list[str]) -> list[str]:
+    """The command, started so that the kernel kills it when this process dies (Linux).
+
+    By a program and not by a ``preexec_fn``: with that Python forks, and gRPC's handlers can abort a fork when threads
+    are at work.
+    """
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL", "--", *command] if setpriv else command

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
+from typing import Final
 
 from ringcast_testkit._ports import ReservedPort
 from ringcast_testkit._process import ManagedProcess, ManagedServer
+from ringcast_testkit._warm import WarmProgram
+
+_PROGRAM: Final = WarmProgram(
+    "ringcast_config_service",
+    (
+        "ringcast_config_service.__main__",
+        "ringcast_config_service.repository.sqlite.repository",
+        "ringcast_config_service.repository.postgres.repository",
+        "encodings.idna",
+    ),
+)
 
 
 class ConfigServiceProcess(ManagedServer):
@@ -33,8 +44,6 @@ class ConfigServiceProcess(ManagedServer):
         """Starts the instance and returns once it serves."""
         self._ready_file.unlink(missing_ok=True)
         listen = ["--listen", self._grpc.address, "--metrics-listen", self._metrics.address]
-        process = ManagedProcess(
-            "config-service", [sys.executable, "-m", "ringcast_config_service", *listen, *self._words]
-        )
+        process = ManagedProcess("config-service", [*listen, *self._words], program=_PROGRAM)
         self._process = process
         process.wait_until(self._ready_file.exists)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
-import shutil
 import signal
 import subprocess
 import threading
@@ -14,6 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, TracebackType
 from typing import IO, Final, Self
+
+from ringcast_testkit._alone import dying_with_us
+from ringcast_testkit._warm import WarmProcess, WarmProgram
 
 PATIENCE_S: Final = 90.0
 """How long a test waits for what has to come. It tells that something hangs, never that it is slow: a machine that does
@@ -37,21 +40,12 @@ def place_of(condition: Callable[..., object]) -> str:
     return f"the condition at {code.co_filename}:{code.co_firstlineno}" if code else repr(condition)
 
 
-def _dying_with_us(command: list[str]) -> list[str]:
-    """The command, started so that the kernel kills it when this process dies (Linux).
-
-    By a program and not by a ``preexec_fn``: with that Python forks, and gRPC's handlers can abort a fork when threads
-    are at work.
-    """
-    setpriv = shutil.which("setpriv")
-    return [setpriv, "--pdeathsig", "KILL", "--", *command] if setpriv else command
-
-
 class ManagedProcess:
     """Runs one command; its merged output is kept, the last 400 lines of it, in :attr:`log`.
 
-    With ``take_line``, its standard output goes there line by line, in a thread, and the log has the rest. With
-    ``listens``, it reads from its standard input what :meth:`tell` says.
+    With ``program``, ``command`` has the words of that. With ``take_line``, its standard output goes there line by
+    line, in a thread, and the log has the rest. With ``listens``, it reads from its standard input what :meth:`tell`
+    says.
     """
 
     def __init__(
@@ -62,17 +56,18 @@ class ManagedProcess:
         env: Mapping[str, str] | None = None,
         take_line: Callable[[str], None] | None = None,
         listens: bool = False,
+        program: WarmProgram | None = None,
     ) -> None:
         self.name = name
         self.log: deque[str] = deque(maxlen=_LOG_LINES)
-        self._popen = subprocess.Popen(
-            _dying_with_us([str(part) for part in command]),
+        words = [str(part) for part in command]
+        start = subprocess.Popen if program is None else program.start
+        self._popen = start(
+            dying_with_us(words) if program is None else words,
             stdin=subprocess.PIPE if listens else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if take_line is None else subprocess.PIPE,
             env={**os.environ, **(env or {})},
-            text=True,
-            errors="replace",
         )
         self._readers = [self._read(self._popen.stdout, take_line or self.log.append)]
         if self._popen.stderr is not None:
@@ -95,6 +90,9 @@ class ManagedProcess:
     def stop(self) -> None:
         """SIGSTOP, and waits until it is in force: a busy machine takes a while to stop every thread."""
         self.signal(signal.SIGSTOP)
+        if isinstance(self._popen, WarmProcess):
+            self._popen.wait_stopped()
+            return
         with contextlib.suppress(ChildProcessError):  # it has ended, and that is known
             os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
@@ -102,7 +100,7 @@ class ManagedProcess:
         """Writes a line to its standard input; one that is gone is told nothing."""
         assert self._popen.stdin is not None, f"{self.name} reads nothing"
         with contextlib.suppress(BrokenPipeError):
-            self._popen.stdin.write(f"{line}\n")
+            self._popen.stdin.write(f"{line}\n".encode())
             self._popen.stdin.flush()
 
     def wait(self, timeout_s: float = 15.0) -> int:
@@ -163,12 +161,12 @@ class ManagedProcess:
         for reader in self._readers:
             reader.join(timeout_s)
 
-    def _read(self, stream: IO[str] | None, take_line: Callable[[str], object]) -> threading.Thread:
+    def _read(self, stream: IO[bytes] | None, take_line: Callable[[str], object]) -> threading.Thread:
         assert stream is not None
 
         def drain() -> None:
-            with stream:
-                for line in stream:
+            with io.TextIOWrapper(stream, errors="replace") as lines:
+                for line in lines:
                     take_line(line)
 
         thread = threading.Thread(target=drain, name=f"{self.name}-log", daemon=True)

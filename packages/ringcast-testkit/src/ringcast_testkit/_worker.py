@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ringcast_testkit._alone import alone
 from ringcast_testkit._history import History, Report
 from ringcast_testkit._process import PATIENCE_S, ManagedProcess, ManagedServer, ServerFailedError
+from ringcast_testkit._warm import WarmProgram
 
 _MAIN: Final = Path(__file__).with_name("_worker_main.py")
 """Run as a file: as a module of this package it would import all of it, which takes as long as the SDK."""
+_PROGRAM: Final = WarmProgram(str(_MAIN), (str(_MAIN), "encodings.idna"), hides_aiohttp=True)
 
 
 class WorkerProcess(ManagedServer):
@@ -50,8 +51,11 @@ class WorkerProcess(ManagedServer):
         self._ready: set[int] = set()
         self._joined: set[int] = set()
         worker = {"worker_id": worker_id, "servers": servers, "store": store, "keys": list(keys), **settings}
-        self._command = [*prefix, *([sys.executable, *words] if words else alone(str(_MAIN)))]
+        self._program = None if prefix or words else _PROGRAM
+        command = [sys.executable, *words] if words else _PROGRAM.command
         self._words = [json.dumps(worker), str(handler_delay_s), str(handler_fails)]
+        if self._program is None:
+            self._words = [*prefix, *command, *self._words]
 
     @property
     def running(self) -> bool:
@@ -71,9 +75,10 @@ class WorkerProcess(ManagedServer):
         self._say(life, "started", {})
         self._process = ManagedProcess(
             f"worker {self.worker_id}",
-            [*self._command, *self._words],
+            self._words,
             take_line=lambda line: self._take(life, line),
             listens=True,
+            program=self._program,
         )
 
     def kill(self) -> None:

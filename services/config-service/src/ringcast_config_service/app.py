@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import nats.errors
 from nats.aio.client import Client
@@ -45,6 +45,8 @@ log = EventLog(logging.getLogger(__name__))
 
 _OUTBOX_MEASURED_EVERY_S = 2.0
 _RETRY_S = 0.2
+_JETSTREAM_OFF: Final = (10_039, 10_076)
+"""What NATS says (``err_code``) where JetStream is not enabled for this account, or on this server."""
 
 
 class App(Lifetime):
@@ -311,16 +313,17 @@ class App(Lifetime):
 
 
 async def _check_jetstream(nc: Client, servers: str, deadline: float) -> None:
-    """Waits for a cluster that elects its leader; a server without JetStream is refused at once."""
+    """Waits for a cluster that elects its leader or whose servers still start; what won't change is refused at once."""
     while True:
         try:
             await nc.jetstream(timeout=max(0.1, min(2.0, deadline - time.monotonic()))).account_info()
             return
         except TimeoutError as error:
-            if time.monotonic() + _RETRY_S > deadline:
-                raise ConfigError(
-                    f"NATS at {servers} does not answer for JetStream: there is no leader, or no permission"
-                ) from error
-            await asyncio.sleep(_RETRY_S)
+            cause: Exception = error
+            reason = "does not answer for JetStream: there is no leader, or no permission"
         except nats.errors.Error as error:
-            raise ConfigError(f"NATS at {servers} has no JetStream: start the server with it enabled") from error
+            cause = error
+            reason = "has no JetStream: start the server with it enabled"
+        if time.monotonic() + _RETRY_S > deadline or getattr(cause, "err_code", None) in _JETSTREAM_OFF:
+            raise ConfigError(f"NATS at {servers} {reason}") from cause
+        await asyncio.sleep(_RETRY_S)

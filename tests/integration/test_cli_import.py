@@ -12,6 +12,8 @@ from subprocess import PIPE
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from ringcast_client import DEFAULT_TIMEOUT_S
+from ringcast_config_service.writes.rates import STREAM_WAIT_S
 from ringcast_testkit import ConfigServiceProcess, NatsServer
 from ringcast_wire import limits
 
@@ -22,6 +24,11 @@ def _lines(count: int, bad: dict[int, str] | None = None) -> str:
     """CSV rows r2, r3 … named after their lines (the header is line 1); ``bad`` replaces lines."""
     good = {number: f"r{number},v{number}" for number in range(2, count + 2)}
     return "\n".join(["id,value", *(good | (bad or {})).values()]) + "\n"
+
+
+def test_what_a_store_is_too_slow_for_is_refused_before_an_import_gives_up() -> None:
+    """Otherwise an import knows of no wait, and fails."""
+    assert 2 * STREAM_WAIT_S <= DEFAULT_TIMEOUT_S
 
 
 def test_csv_and_its_summary(cli: Cli, store: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 from ringcast_client import ConfigServiceClient, RowWrite, _blocking_calls
 from ringcast_client.blocking import BlockingBulkWrite
 from ringcast_testkit import ManagedProcess
-from ringcast_wire import LimitExceededError, OutcomeUnknownError, RingcastError
+from ringcast_wire import LimitExceededError, OutcomeUnknownError, RingcastError, UnavailableError
 from ringcast_wire._proto import retry_info_pb2
 from ringcast_wire.grpc import ConfigServiceServicer, ConfigServiceStub, add_ConfigServiceServicer_to_server, pb
 
@@ -51,10 +51,12 @@ class BusyService(ConfigServiceServicer):
         self.time = time
         self.refusals: list[tuple[grpc.StatusCode, Trailers]] = []
         self.calls_at: list[float] = []
+        self.answers_after_s = 0.0
         self.taken: list[int] = []
 
     def _refuse(self, context: Any) -> None:
         self.calls_at.append(self.time.now_s)
+        self.time.now_s += self.answers_after_s
         if self.refusals:
             status, trailers = self.refusals.pop(0)
             context.set_trailing_metadata(trailers)
@@ -139,8 +141,26 @@ def test_who_is_asked_to_wait_for_ever_gives_up(service: BusyService) -> None:
     service.refusals += [(EXHAUSTED, retry_info(200))] * 9
     with pytest.raises(RingcastError, match="too much"):
         write(service, timeout_s=5.0)
-    assert 600 <= service.time.now_s < 700
+    assert 400 <= service.time.now_s <= 600
     assert len(service.calls_at) <= 8
+
+
+def rate(seconds: int) -> tuple[grpc.StatusCode, Trailers]:
+    """As the service refuses what is beyond a rate."""
+    told = (("ringcast-field", "max_rows_per_second"), ("ringcast-retry-after-ms", str(seconds * 1_000)))
+    return EXHAUSTED, (*OURS[:1], *told)
+
+
+def test_a_slow_rate_is_waited_for(service: BusyService) -> None:
+    """Each try takes a while, as the service holds a batch back before it refuses it; that is no time of silence."""
+    service.answers_after_s = 10.0
+    service.refusals += [rate(60)] * 15
+    assert write(service, timeout_s=30.0) == 3
+    assert 15 * 70 <= service.time.now_s < 16 * 74
+    service.refusals += [rate(10_000)] * 9
+    with pytest.raises(LimitExceededError, match="too much"):
+        write(service, timeout_s=30.0)
+    assert len(service.refusals) == 0, "a day is too long"
 
 
 class ServiceProcess:
@@ -216,6 +236,27 @@ async def test_calls_go_elsewhere_after_one_that_was_not_answered() -> None:
                 hung.process.signal(signal.SIGCONT)
 
 
+async def test_streams_go_elsewhere_after_what_was_not_answered() -> None:
+    with ServiceProcess([]) as one, ServiceProcess([]) as two:
+        async with ConfigServiceClient([one.address, two.address], timeout_s=5.0) as client:
+
+            async def bulk(row_id: str) -> None:
+                assert [result.written async for result in client.bulk_write("s", "k", [RowWrite(row_id, "1")])] == [1]
+
+            async with client.changes("s", "k") as writer:
+                for write in (lambda row_id: writer.put(row_id, "1"), bulk):
+                    await write("a")
+                    there = client._calls._endpoints.current.address
+                    hung = one if there == one.address else two
+                    hung.process.signal(signal.SIGSTOP)
+                    try:
+                        with pytest.raises(UnavailableError, match="did not answer"):
+                            await write("b")
+                        await write("c")
+                    finally:
+                        hung.process.signal(signal.SIGCONT)
+
+
 class PrintingService(BusyService):
     """Says what it takes. A stream is refused at its first batch, as the service does it."""
 
@@ -224,6 +265,11 @@ class PrintingService(BusyService):
             self._refuse(context)
             print("taken", batch.sequence, flush=True)
             yield pb.WriteResult(sequence=batch.sequence, written=len(batch.row_ids))
+
+    def Change(self, requests: Iterator[pb.Changes], context: Any) -> Iterator[pb.ChangeResults]:
+        context.send_initial_metadata(())
+        for changes in requests:
+            yield pb.ChangeResults(results=[pb.ChangeResult(number=one.number, version=7) for one in changes.changes])
 
 
 def serve(refusals: list[str]) -> None:

@@ -12,6 +12,8 @@ import grpc
 from ringcast_wire import Backoff, RingcastError, UnavailableError
 from ringcast_wire.grpc import error_from_rpc
 
+from ringcast_client._requested_waits import RequestedWaits
+
 T = TypeVar("T")
 
 
@@ -19,13 +21,12 @@ T = TypeVar("T")
 class CallRetries:
     """When a call is tried again: after a silence of ``silence_s``, and with back-off between two tries.
 
-    The service may ask for longer waits, up to ``max_requested_s`` in all.
+    The service may ask for longer waits, as long as :class:`~ringcast_client._requested_waits.RequestedWaits` allows.
     """
 
     silence_s: float = 30.0
     first_wait_s: float = 0.1
     max_wait_s: float = 2.0
-    max_requested_s: float = 600.0
 
 
 DEFAULT_RETRIES = CallRetries()
@@ -34,13 +35,13 @@ DEFAULT_RETRIES = CallRetries()
 def retried(call: Callable[[float], T], timeout_s: float, retries: CallRetries = DEFAULT_RETRIES) -> T:
     """``call(seconds_left)``, again with back-off while the service can't be reached or asks to try again later.
 
-    A wait that the service asks for is added to ``timeout_s``, and is waited for in full.
+    A wait that the service asks for is waited for in full, and ``timeout_s`` begins again after it.
 
     Raises:
         RingcastError: the service refused, or the last failure when the time is up.
     """
     deadline = time.monotonic() + timeout_s
-    requested_s = 0.0
+    requested_waits = RequestedWaits()
     backoff = Backoff(random.random, first_s=retries.first_wait_s, most_s=retries.max_wait_s)
     while True:
         try:
@@ -52,11 +53,10 @@ def retried(call: Callable[[float], T], timeout_s: float, retries: CallRetries =
                 raise refusal from None
             delay_s = backoff.next_s()
             if retry_after_s:
-                requested_s += retry_after_s
-                if requested_s > retries.max_requested_s:
-                    raise refusal from None
-                deadline += retry_after_s
                 delay_s += retry_after_s
+                if not requested_waits.may_wait(refusal, delay_s):
+                    raise refusal from None
+                deadline = time.monotonic() + delay_s + timeout_s
             if time.monotonic() + delay_s >= deadline:
                 raise refusal from None
             time.sleep(delay_s)

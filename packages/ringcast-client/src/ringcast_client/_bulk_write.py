@@ -15,6 +15,7 @@ from ringcast_wire.grpc import pb
 from ringcast_client._bulk_batches import Batch, BatchBuilder, InvalidRowError, build_batches
 from ringcast_client._from_thread import from_thread
 from ringcast_client._records import BatchResult, RejectedRow, RowWrite
+from ringcast_client._requested_waits import RequestedWaits
 
 Rows = AsyncIterable[RowWrite] | Iterable[RowWrite]
 WriteCall = grpc.aio.StreamStreamCall[pb.WriteBatch, pb.WriteResult]
@@ -32,9 +33,10 @@ class WriteStreams(Protocol):
     def error(self, error: grpc.aio.AioRpcError) -> RingcastError:
         """What a stream broke with."""
 
+    def left(self) -> bool:
+        """The instance does not answer. Whether there is another one, to which the next stream goes."""
 
-_MAX_REQUESTED_S: Final = 600.0
-"""How long the service may ask to wait, one time after the other, without an answer in between."""
+
 _TRIES_ALONE: Final = 5
 """Of a batch whose stream ended without a reason, until one is known."""
 _REOPEN_WAIT_S: Final = 0.1
@@ -49,6 +51,10 @@ class StatusLostError(UnavailableError):
 
     def __init__(self) -> None:
         super().__init__("the connection to the config service broke")
+
+
+class SilentError(UnavailableError):
+    """An instance did not answer in time."""
 
 
 class BulkWrite:
@@ -85,8 +91,7 @@ class BulkWrite:
         self._started = False
         self._refused_since: float | None = None
         """When the service began to end each stream at once, without an answer."""
-        self._requested_s = 0.0
-        """How long it has asked to wait, since the last answer."""
+        self._requested_waits = RequestedWaits()
         self.sent_rows = 0
         """Input rows handed to the connection so far."""
         self.confirmed_rows = 0
@@ -116,7 +121,7 @@ class BulkWrite:
                         await stream.close()
                         stream = None
                         result = await self._again(batch)
-                self._requested_s = 0.0
+                self._requested_waits.answered()
                 self._unanswered.popleft()
                 self.confirmed_rows = batch.first + batch.rows
                 self._window.release()
@@ -164,9 +169,8 @@ class BulkWrite:
 
     async def _wait_as_told(self, refusal: LimitExceededError) -> None:
         wait_s = refusal.retry_after_s
-        if wait_s is None or self._requested_s + wait_s > _MAX_REQUESTED_S:
+        if wait_s is None or not self._requested_waits.may_wait(refusal, wait_s):
             raise refusal
-        self._requested_s += wait_s
         await asyncio.sleep(wait_s)
 
     async def _next(self, stream: _Stream | None) -> Batch | None:
@@ -217,7 +221,11 @@ class BulkWrite:
         """The answer to a batch; ``None`` if the service has ended the stream before it read the batch."""
         if not batch.has_rows:
             return BatchResult(batch.first, batch.rows, 0, 0, 0, tuple(batch.rejected))
-        reply = await stream.reply(self._timeout_s)
+        try:
+            reply = await stream.reply(self._timeout_s)
+        except SilentError:
+            self._streams.left()
+            raise
         if reply is None:
             if not stream.was_last:
                 raise UnavailableError("the config service ended the bulk write before it had answered every batch")
@@ -291,13 +299,13 @@ class _Stream:
         """The next answer; ``None`` when the service has ended the stream.
 
         Raises:
-            RingcastError: what it ended with, or that nothing came in time.
+            RingcastError: what it ended with; SilentError: nothing came in time.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 reply = await self._replies.get()
         except TimeoutError:
-            raise UnavailableError(f"the config service did not answer a batch within {timeout_s:g} s") from None
+            raise SilentError(f"the config service did not answer a batch within {timeout_s:g} s") from None
         if reply is None:
             self._replies.put_nowait(None)
             if self._error is not None:

@@ -243,6 +243,12 @@ class Streams:
         """A stream of its own."""
         return self._method(metadata=self._metadata)
 
+    def left(self) -> bool:
+        """The instance does not answer. Whether there is another one, to which the next stream goes."""
+        if self._endpoint is not None:
+            self._endpoints.left(self._endpoint)
+        return self._endpoints.several
+
     def error(self, error: grpc.aio.AioRpcError) -> RingcastError:
         """What a stream broke with; the next goes to another instance if this one says so."""
         found = self._calls.error(error)

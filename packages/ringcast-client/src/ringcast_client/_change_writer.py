@@ -47,6 +47,9 @@ class ChangeStreams(Protocol):
     def error(self, error: grpc.aio.AioRpcError) -> RingcastError:
         """What a stream broke with."""
 
+    def left(self) -> bool:
+        """The instance does not answer. Whether there is another one, to which the next stream goes."""
+
 
 @dataclass(slots=True, eq=False)
 class _Pending:
@@ -112,6 +115,10 @@ class ChangeWriter:
         self._closing = False
         self._task: asyncio.Task[None] | None = None
         self._overdue: asyncio.TimerHandle | None = None
+        self._stream_life: asyncio.Timeout | None = None
+        """Of the stream that takes changes, if there is one."""
+        self._heard_at = 0.0
+        """When the present stream was opened, or brought an answer."""
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._run(), name=f"changes-{self._store}-{self._key}")
@@ -233,6 +240,14 @@ class ChangeWriter:
                 return
             if not pending.answer.done():
                 pending.answer.set_exception(self._unknown() if pending.sent else self._silent())
+                self._leave_if_silent(pending.deadline - self._timeout_s)
+
+    def _leave_if_silent(self, since: float) -> None:
+        """Ends a stream that has brought nothing since then, if another instance may do better."""
+        life = self._stream_life
+        if life is not None and self._heard_at <= since and not life.expired() and self._streams.left():
+            life.reschedule(since)
+            self._stream_life = None
 
     def _fail(self, error: RingcastError) -> None:
         unknown: RingcastError = error
@@ -241,6 +256,12 @@ class ChangeWriter:
         for pending in self._pending.values():
             if not pending.answer.done():
                 pending.answer.set_exception(unknown if pending.sent else error)
+
+    def _fail_sent(self) -> None:
+        """What a stream has taken that is given up: what it has not taken goes over the next one."""
+        for pending in self._pending.values():
+            if pending.sent and not pending.answer.done():
+                pending.answer.set_exception(self._unknown())
 
     # ---- the stream
 
@@ -261,9 +282,20 @@ class ChangeWriter:
             except UnavailableError as nowhere:
                 self._fail(nowhere)
                 continue
-            answered, error = await self._talk(self._streams.open())
+            answered = hangs = False
+            error: RingcastError | None = None
+            self._heard_at = asyncio.get_running_loop().time()
+            try:
+                async with asyncio.timeout(None) as self._stream_life:
+                    answered, error = await self._talk(self._streams.open())
+            except TimeoutError:
+                hangs = True
+            finally:
+                self._stream_life = None
             if error is not None:
                 self._fail(error)
+            elif hangs:
+                self._fail_sent()
             # What is not answered at the end of a stream that did not break was not read, and so not written.
             self._unsent = {number: held for number, held in self._pending.items() if not held.answer.done()}
             for held in self._unsent.values():
@@ -283,6 +315,7 @@ class ChangeWriter:
             sending = asyncio.create_task(self._send(call))
             while True:
                 reply: Any = await call.read()
+                self._heard_at = asyncio.get_running_loop().time()
                 if reply is grpc.aio.EOF:
                     return answered, None
                 for result in reply.results:
@@ -305,7 +338,7 @@ class ChangeWriter:
     async def _send(self, call: ChangeCall) -> None:
         """Sends what is unsent, as much at once as there is, and ends the stream when the writer is closed."""
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # reading says why
-            while not self._is_done:
+            while not self._is_done and self._stream_life is not None:
                 batch = self._next_batch()
                 if batch:
                     await call.write(pb.Changes(store=self._store, key=self._key, changes=batch))

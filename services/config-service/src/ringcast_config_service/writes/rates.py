@@ -29,8 +29,8 @@ from ringcast_config_service.telemetry import Measures
 
 CALL_WAIT_S: Final = 1.0
 """How long a single call waits for its rows."""
-STREAM_WAIT_S: Final = 10.0
-"""The same of a batch or change of a stream: its client waits for 30 s by default."""
+STREAM_WAIT_S: Final = 5.0
+"""The same of a batch or change of a stream: its client waits for 10 s by default, and then knows nothing."""
 _NEAR: Final = 1e-9
 _MAX_BUCKETS: Final = 4 * limits.MAX_STORES
 _MAX_RETRY_S: Final = 60.0

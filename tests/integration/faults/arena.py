@@ -336,6 +336,13 @@ class Arena:
         client = ConfigServiceClient(service.address, login=login, timeout_s=5.0)
         self.clients[name] = await self.stack.enter_async_context(client)
 
+    async def client_to_judge(self) -> ConfigServiceClient:
+        """One that waits as long as a test does; those of the load give up early, so that it goes on."""
+        service = next(iter(self.services.values()))
+        login = self.roles.login(LOAD) if self.roles is not None else None
+        client = ConfigServiceClient(service.address, login=login, timeout_s=PATIENCE_S)
+        return await self.stack.enter_async_context(client)
+
     def _linked(self, name: str) -> str:
         """New proxies for one process; the addresses that it connects to."""
         if name not in self.links:

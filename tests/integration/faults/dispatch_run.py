@@ -54,7 +54,7 @@ class DispatchRun(Run):
         (key,) = arena.shape.keys
         held = {name: dump.get(key, {}) for name, dump in (await self.dumps()).items()}
         owned = {name: arena.mirror.owned(name, key) for name in held}
-        client, ledger = next(iter(arena.clients.values())), self.load.ledger
+        client, ledger = await arena.client_to_judge(), self.load.ledger
         for refusal in ledger.refused:
             findings.add("refused", refusal)
         judge_group(await arena.group(), findings)

@@ -215,7 +215,7 @@ class Run:
         arena, outcome, findings = self.arena, self.outcome, self.outcome.findings
         dumps = await self.dumps()
         owned = {key: {name: arena.mirror.owned(name, key) for name in dumps} for key in arena.shape.keys}
-        client = next(iter(arena.clients.values()))
+        client = await arena.client_to_judge()
         rows_before = outcome.rows
         ledger = self.load.ledger
         if arena.roles is not None:

@@ -76,6 +76,7 @@ def test_it_ends_with_the_process_that_asked_for_it(tmp_path: Path, waits: WarmP
     code = (
         "import os, threading\n"
         "from ringcast_testkit import ManagedProcess, WarmProgram\n"
+        "WarmProgram.forks = True\n"
         f"program = WarmProgram({waits.command[-1]!r}, ('signal',))\n"
         "process = ManagedProcess('waits', [], program=program)\n"
         "process.wait_until(lambda: 'waits\\n' in process.log)\n"

@@ -38,7 +38,6 @@ Running = Any  # of conftest.py
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-COMMAND = [sys.executable, "-m", "ringcast_config_service"]
 
 
 @pytest.fixture(autouse=True)
@@ -47,9 +46,13 @@ def free_metrics_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGCAST_CONFIG_SERVICE_METRICS_LISTEN", "127.0.0.1:0")
 
 
+def start(*words: object, env: dict[str, str] | None = None) -> ManagedProcess:
+    return ManagedProcess("config-service", [*map(str, words)], env=env, program=ConfigServiceProcess.program)
+
+
 def run(*words: object, env: dict[str, str] | None = None) -> tuple[int, str]:
     """Runs the command until it ends; exit status and output."""
-    child = ManagedProcess("config-service", [*COMMAND, *map(str, words)], env=env)
+    child = start(*words, env=env)
     try:
         return child.wait(40), "".join(child.log)
     finally:
@@ -207,7 +210,7 @@ def test_a_nats_server_without_jetstream(tmp_path: Path) -> None:
         plain = ManagedProcess("nats-server", [nats_server_binary(), "-a", "127.0.0.1", "-p", str(server.port), "-V"])
         words = ["--nats", server.url, "--database", f"sqlite:{tmp_path / 'x.db'}", "--listen", "127.0.0.1:0"]
         ready_file = tmp_path / "ready.json"
-        waiting = ManagedProcess("config-service", [*COMMAND, *words, "--ready-file", str(ready_file)])
+        waiting = start(*words, "--ready-file", ready_file)
         try:
             plain.wait_until(lambda: any("$JS.API.INFO" in line for line in list(plain.log)))
             code, said = run(*words, "--start-timeout", "1")
@@ -229,8 +232,7 @@ def test_settings_from_a_file_and_the_environment(nats_url: str, tmp_path: Path)
     )
     env = {"RINGCAST_CONFIG_SERVICE_DATABASE": f"sqlite:{tmp_path}/env.db"}
     ready = tmp_path / "flag.json"
-    words = [*COMMAND, "--config-file", str(tmp_path / "c.toml"), "--ready-file", str(ready)]
-    child = ManagedProcess("config-service", words, env=env)
+    child = start("--config-file", tmp_path / "c.toml", "--ready-file", ready, env=env)
     try:
         child.wait_until(ready.exists)
         found = json.loads(ready.read_text())
@@ -263,7 +265,7 @@ def test_the_log_can_be_json(nats_url: str, tmp_path: Path) -> None:
 
 async def test_a_signal_while_it_waits_for_nats(tmp_path: Path) -> None:
     words = ["--nats", "nats://127.0.0.1:1", "--database", f"sqlite:{tmp_path / 'x.db'}"]
-    child = ManagedProcess("config-service", [*COMMAND, *words])
+    child = start(*words)
     try:
         await asyncio.to_thread(child.wait_until, lambda: any("event=nats.error" in line for line in list(child.log)))
         assert await asyncio.to_thread(child.terminate) == 0

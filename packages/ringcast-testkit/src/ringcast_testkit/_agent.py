@@ -7,13 +7,11 @@ import os
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar
 
 from ringcast_testkit._ports import ReservedPort
 from ringcast_testkit._process import ManagedProcess, ManagedServer
 from ringcast_testkit._warm import WarmProgram
-
-_PROGRAM: Final = WarmProgram("ringcast_heartbeat_agent", ("ringcast_heartbeat_agent.__main__", "encodings.idna"))
 
 
 class AgentProcess(ManagedServer):
@@ -21,6 +19,9 @@ class AgentProcess(ManagedServer):
 
     Its token is in a file of its directory, unless the options say otherwise.
     """
+
+    program: ClassVar = WarmProgram("ringcast_heartbeat_agent", ("ringcast_heartbeat_agent.__main__", "encodings.idna"))
+    """What an agent runs."""
 
     def __init__(
         self,
@@ -72,9 +73,9 @@ class AgentProcess(ManagedServer):
         listen = [word for name, port in self._listen.items() for word in (f"--{name}-listen", port.address)]
         words = [*listen, *self._words]
         if self._prefix:
-            process = ManagedProcess("heartbeat-agent", [*self._prefix, *_PROGRAM.command, *words], env=self._env)
+            process = ManagedProcess("heartbeat-agent", [*self._prefix, *self.program.command, *words], env=self._env)
         else:
-            process = ManagedProcess("heartbeat-agent", words, env=self._env, program=_PROGRAM)
+            process = ManagedProcess("heartbeat-agent", words, env=self._env, program=self.program)
         self._process = process
         process.wait_until(self._ready_file.exists)
         ready = json.loads(self._ready_file.read_text())

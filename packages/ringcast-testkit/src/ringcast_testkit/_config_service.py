@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import ClassVar
 
 from ringcast_testkit._ports import ReservedPort
 from ringcast_testkit._process import ManagedProcess, ManagedServer
 from ringcast_testkit._warm import WarmProgram
 
-_PROGRAM: Final = WarmProgram(
-    "ringcast_config_service",
-    (
-        "ringcast_config_service.__main__",
-        "ringcast_config_service.repository.sqlite.repository",
-        "ringcast_config_service.repository.postgres.repository",
-        "encodings.idna",
-    ),
-)
-
 
 class ConfigServiceProcess(ManagedServer):
     """One instance. ``database`` is ``sqlite:PATH`` or a PostgreSQL URL; ``options`` are further command-line words."""
+
+    program: ClassVar = WarmProgram(
+        "ringcast_config_service",
+        (
+            "ringcast_config_service.__main__",
+            "ringcast_config_service.repository.sqlite.repository",
+            "ringcast_config_service.repository.postgres.repository",
+            "encodings.idna",
+        ),
+    )
+    """What an instance runs."""
 
     def __init__(self, directory: Path, *, nats_url: str, database: str, options: tuple[str, ...] = ()) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -44,6 +45,6 @@ class ConfigServiceProcess(ManagedServer):
         """Starts the instance and returns once it serves."""
         self._ready_file.unlink(missing_ok=True)
         listen = ["--listen", self._grpc.address, "--metrics-listen", self._metrics.address]
-        process = ManagedProcess("config-service", [*listen, *self._words], program=_PROGRAM)
+        process = ManagedProcess("config-service", [*listen, *self._words], program=self.program)
         self._process = process
         process.wait_until(self._ready_file.exists)

@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, ClassVar, Final
 
 from ringcast_testkit._alone import alone, dying_with_us
 
@@ -97,6 +97,9 @@ class WarmProgram:
     With ``hides_aiohttp`` it runs as where aiohttp is not installed; see :func:`alone`.
     """
 
+    forks: ClassVar[bool] = False
+    """Whether it is forked. The fixtures turn this on: a benchmark starts its processes as users do."""
+
     def __init__(self, run: str, imports: tuple[str, ...], *, hides_aiohttp: bool = False) -> None:
         self._run = run
         self._imports = imports
@@ -118,10 +121,10 @@ class WarmProgram:
     ) -> WarmProcess | subprocess.Popen[bytes]:
         """Starts it, with ``subprocess.PIPE``, ``DEVNULL`` or ``STDOUT`` for its streams.
 
-        By its :attr:`command` where the variables have something else that is read at the start of an interpreter, or
-        where the kernel is not Linux.
+        By its :attr:`command` where nothing :attr:`forks`, where the variables have something else that is read at the
+        start of an interpreter, or where the kernel is not Linux.
         """
-        if sys.platform != "linux" or _read_at_start(env) != _read_at_start(os.environ):
+        if not self.forks or sys.platform != "linux" or _read_at_start(env) != _read_at_start(os.environ):
             command = dying_with_us([*self.command, *words])
             return subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr, env=dict(env))
         return self._forked(words, stdin, stdout, stderr, env)

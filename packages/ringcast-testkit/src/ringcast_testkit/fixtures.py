@@ -14,6 +14,9 @@ from ringcast_testkit._etcd import EtcdServer, etcd_binary
 from ringcast_testkit._nats import NatsServer
 from ringcast_testkit._postgres import PostgresServer
 from ringcast_testkit._spark import make_spark_home
+from ringcast_testkit._warm import WarmProgram
+
+WarmProgram.forks = True
 
 
 @pytest.fixture(scope="session")

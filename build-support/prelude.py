@@ -27,13 +27,13 @@ MAY_IMPORT = (
     (_SDK, (_CORE, _WIRE, _SQLITE, _CLIENT)),
     (_CLI, (_SDK, _CLIENT, _WIRE, _META)),
     (_SPARK, (_CORE, _WIRE, _CLIENT)),
-    (_SERVICE, (_WIRE,)),
+    (_SERVICE, (_WIRE, _META)),
     (
         _TESTKIT,
         (_CORE, _WIRE, _SQLITE, _GROUPSTORE, _META, _CLIENT, _SDK, _CLI, _SPARK, _SERVICE, _CONFIG, _AGENT),
     ),
     (_CONFIG, (_CORE, _WIRE, _SQLITE, _SERVICE, _META)),
-    (_AGENT, (_SDK, _CLIENT, _CORE, _WIRE, _SERVICE)),
+    (_AGENT, (_SDK, _CLIENT, _CORE, _WIRE, _SERVICE, _META)),
 )
 
 # The rooms of the larger distributions, from the ground up: what each imports besides itself. Modules at the top of the
@@ -142,7 +142,7 @@ ROOMS = (
             ("logins", ("oidc", "security", "caller")),
             ("repository", ("permits",)),
             ("telemetry", ("repository", "refusals")),
-            ("cluster", ("telemetry",)),
+            ("member", ("telemetry",)),
             ("maintenance", ("telemetry", "repository")),
             ("audit", ("maintenance", "repository", "caller")),
             ("access", ("audit", "repository", "refusals", "caller")),

@@ -11,7 +11,7 @@ import nats
 import pytest
 from ringcast.dispatch import Delivery
 from ringcast_client import ConfigServiceClient, ReplayOutcome
-from ringcast_testkit import PATIENCE_S, AgentProcess, History, WorkerProcess
+from ringcast_testkit import PATIENCE_S, AgentProcess, History, WorkerProcess, attempt
 from ringcast_testkit.dispatch import following, status_until
 from ringcast_wire import Strategy, names
 
@@ -26,6 +26,11 @@ def with_agent(directory: Path) -> InfraNats:
     server = InfraNats(directory, env={"NATS_AGENT_HOST_1_PASSWORD": PASSWORD})
     (server.configuration / "accounts.conf").write_text(made.stdout)
     return server
+
+
+def cluster_of(server: InfraNats) -> tuple[str, str]:
+    """Has a process register in the cluster."""
+    return "--cluster-store", f"{server.url}/config_cluster"
 
 
 def read_all(agent: AgentProcess) -> dict[str, str]:
@@ -56,7 +61,8 @@ async def test_the_permissions_of_an_agent_are_enough(tmp_path: Path) -> None:
     (server.configuration / "accounts.conf").write_text(made.stdout)
     login = ("--nats-user", "host-1", "--nats-password", PASSWORD)
     options = ("--id", "host-1", "--jetstream-api", WORKER_API, "--max-tries", "1", *login)
-    with server, server.service(tmp_path) as service:
+    with server, server.service(tmp_path, *cluster_of(server)) as service:
+        options += cluster_of(server)
         async with ConfigServiceClient(service.address) as client:
             await client.create_store("gateway", partition_count=4)
             for row_id in ("good", "bad"):
@@ -80,7 +86,14 @@ async def test_the_permissions_of_an_agent_are_enough(tmp_path: Path) -> None:
                         agent, "gateway", lambda group: group["durable"] and group["partitions_held"] == 4
                     )
                     assert await asyncio.to_thread(read_all, agent) == {"blocklist/good": "2", "blocklist/bad": "1"}
+                await asyncio.to_thread(
+                    agent.process.wait_until,
+                    lambda: any(
+                        "event=cluster.registered key=agents.host-1" in line for line in list(agent.process.log)
+                    ),
+                )
                 assert agent.terminate() == 0
+                assert not any("event=cluster.registration_failed" in line for line in agent.process.log)
     assert server.violations() == []
 
 
@@ -127,6 +140,12 @@ async def test_they_are_enough_to_keep_the_leases_of_workers(tmp_path: Path) -> 
     assert server.violations() == []
 
 
+@attempt(
+    "an agent",
+    "write events, settings, what belongs to another host, store or key, or the record of another process in the "
+    "cluster, or which are to drain; change a stream",
+    "NATS refuses each of 25 subjects: permissions violation",
+)
 async def test_an_agent_may_not_publish_events(tmp_path: Path) -> None:
     """Nor settings, nor what belongs to another host, store or key; nor anything that changes a stream."""
     server = with_agent(tmp_path)
@@ -145,6 +164,14 @@ async def test_an_agent_may_not_publish_events(tmp_path: Path) -> None:
             names.fetch_subject("gateway", "other", names.FETCH_HEADS),
             names.dead_subject("gateway", "other", 0),
             names.replay_subject("gateway", "blocklist"),
+            f"$KV.{names.CLUSTER_BUCKET}.agents.host-2",
+            f"$KV.{names.CLUSTER_BUCKET}.services.host-1",
+            f"$KV.{names.CLUSTER_BUCKET}.wishes.agents.host-1",
+            f"$KV.{names.CLUSTER_BUCKET}.wishes.agents.host-2",
+            f"{WORKER_API}.STREAM.MSG.GET.KV_{names.LEASES_BUCKET}",
+            f"{WORKER_API}.STREAM.MSG.GET.{stream}",
+            f"{WORKER_API}.STREAM.PURGE.KV_{names.CLUSTER_BUCKET}",
+            f"{WORKER_API}.CONSUMER.CREATE.KV_{names.CLUSTER_BUCKET}",
             f"{WORKER_API}.STREAM.LIST",
             f"{WORKER_API}.STREAM.PURGE.{stream}",
             f"{WORKER_API}.STREAM.DELETE.{stream}",
@@ -167,15 +194,17 @@ async def test_an_agent_may_not_publish_events(tmp_path: Path) -> None:
 async def test_an_agent_can_empty_no_bucket(tmp_path: Path) -> None:
     """By a record that it may write, with a header that would remove all others."""
     server = with_agent(tmp_path)
-    with server, server.service(tmp_path) as service:
+    with server, server.service(tmp_path, *cluster_of(server)) as service:
         async with ConfigServiceClient(service.address) as client:
             await client.create_store("gateway", partition_count=4)
             await client.put("gateway", "blocklist", "a", "1")
+        service.process.wait_until(lambda: any("event=cluster.registered" in line for line in service.process.log))
         bus = await nats.connect(server.url, user="host-1", password=PASSWORD, inbox_prefix="_INBOX_host-1")
         for subject in (
             f"$KV.{names.LEASES_BUCKET}.host-1.x",
             f"$KV.{names.nodes_bucket('gateway')}.{names.node_key('blocklist', 'w')}",
             f"$KV.{names.groups_bucket('gateway')}.{names.seal_key('blocklist', 'g', 0)}",
+            f"$KV.{names.CLUSTER_BUCKET}.agents.host-1",
         ):
             for rollup in ("all", "sub"):
                 reply = await bus.request(subject, b"{}", timeout=PATIENCE_S, headers={"Nats-Rollup": rollup})

@@ -283,11 +283,21 @@ async def test_an_agent_has_what_it_needs_by_a_token(tmp_path: Path) -> None:
     server = CalloutNats(tmp_path, workers={})
     secret = server.add("host-1", "gateway/blocklist", kind="agent")
     words = ("--id", "host-1", "--jetstream-api", WORKER_API, "--nats-user", "host-1", "--nats-password", secret)
-    with server, server.service(tmp_path) as service:
+    with server, server.service(tmp_path, "--cluster-store", f"{server.url}/config_cluster") as service:
         await make_store(service)
+        words += ("--cluster-store", f"{server.url}/config_cluster")
         with AgentProcess(tmp_path / "agent", nats_url=server.url, options=words) as agent:
             async with following(agent, "gateway", key="blocklist") as one:
                 await one.values({f"row{number}": str(number) for number in range(40)})
+            await asyncio.to_thread(
+                agent.process.wait_until,
+                lambda: any("event=cluster.registered key=agents.host-1" in line for line in list(agent.process.log)),
+            )
+        assert server.violations() == []
+        async with connected(server, "host-1") as bus:
+            for key in ("agents.host-2", "services.host-1", "wishes.agents.host-1"):
+                await bus.nc.publish(f"$KV.{names.CLUSTER_BUCKET}.{key}", b"{}")
+                (reason,) = await bus.refused()
+                assert "permissions violation for publish" in reason
         with pytest.raises(nats.errors.Error, match="Authorization Violation"):
             await connect(server, "host-2", secret)
-    assert server.violations() == []

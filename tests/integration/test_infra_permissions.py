@@ -70,6 +70,8 @@ async def worker(server: InfraNats, service: ConfigServiceProcess) -> AsyncItera
         f"{WORKER_API}.STREAM.UPDATE.{STREAM}",
         f"{WORKER_API}.STREAM.CREATE.mine",
         f"{WORKER_API}.STREAM.MSG.GET.{STREAM}",
+        f"{WORKER_API}.STREAM.MSG.GET.KV_{names.CLUSTER_BUCKET}",
+        f"$KV.{names.CLUSTER_BUCKET}.agents.{ME}",
         f"{WORKER_API}.STREAM.NAMES",
         "$JS.API.STREAM.NAMES",
         "$JS.API.INFO",
@@ -86,9 +88,9 @@ async def worker(server: InfraNats, service: ConfigServiceProcess) -> AsyncItera
 )
 @attempt(
     "a worker",
-    "write events, settings, leases, slots, group positions or dead letters of others; call JetStream beyond its own "
-    "consumer; ask for stores and keys that are not its own",
-    "NATS refuses each of 40 subjects: permissions violation",
+    "write events, settings, leases, slots, group positions or dead letters of others; register in the cluster; call "
+    "JetStream beyond its own consumer; ask for stores and keys that are not its own",
+    "NATS refuses each of 42 subjects: permissions violation",
 )
 async def test_a_worker_may_not_publish(worker: Bus, subject: str) -> None:
     await worker.nc.publish(subject, b"x", reply=worker.nc.new_inbox())

@@ -9,10 +9,10 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from ringcast_config_service.cluster.settings import ClusterSettings
 from ringcast_meta import LocalCache, open_store
 from ringcast_meta.cluster import MemberKind, MemberState, ServiceLoad, members_of
 from ringcast_service import ConfigError
+from ringcast_service.cluster import ClusterSettings
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, EtcdServer, NatsServer, ReservedPort
 from ringcast_wire.grpc import ConfigServiceStub, pb
 

@@ -107,6 +107,7 @@ class _Status(msgspec.Struct):
     workers: list[_Worker]
     groups: list[_Group]
     leases: _Leases | None = None
+    state: str = "active"
 
 
 @click.group()
@@ -226,6 +227,8 @@ def _headers(config: CliConfig) -> dict[str, str]:
 
 def _print(status: _Status) -> None:
     state = "stopping" if status.stopping else "connected" if status.connected else "not connected to NATS"
+    if status.state != "active":
+        state += f", {status.state}"
     click.echo(
         f"{status.agent_id}: {state}, up for {status.uptime_s:.0f} s, version {status.version}, pid {status.pid}"
     )

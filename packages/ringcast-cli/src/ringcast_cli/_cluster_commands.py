@@ -46,13 +46,13 @@ def list_members(context: click.Context) -> None:
     """
     config = settings_of(context)
 
-    async def read() -> list[Member]:
-        from ringcast_meta.cluster import members_of
+    async def read() -> tuple[list[Member], list[str]]:
+        from ringcast_meta.cluster import absent_agents, members_of
 
         async with _cluster(config) as (_, cache):
-            return members_of(cache.entries())
+            return members_of(cache.entries()), absent_agents(cache.entries())
 
-    members = asyncio.run(read())
+    members, absent = asyncio.run(read())
     if config.json:
         for member in members:
             print_json(_document(member))
@@ -60,6 +60,8 @@ def list_members(context: click.Context) -> None:
     print_table(_COLUMNS, [_row(member) for member in members])
     for line in _warnings(members):
         note(line)
+    for agent_id in absent:
+        note(f"agent {agent_id} is not there, and is to drain when it is: `ringcast cluster activate` ends that")
 
 
 @cluster.command()
@@ -117,8 +119,10 @@ def drain(context: click.Context, id: str, wait: bool, patience: float, reason: 
     """Have the process ID take nothing new and finish what it has, so that it may be stopped.
 
     A config service refuses calls, which clients of several addresses then make at another, ends its streams, and
-    publishes what it has written. It hears of it within 3 s, is `draining`, then `drained`, and goes on running.
-    `ringcast cluster activate` takes it back, and so does a restart.
+    publishes what it has written. An agent gives its groups and their partitions to other hosts, and the workers of its
+    host go over to leases of their own. The process hears of it within 3 s, is `draining`, then `drained`, and goes on
+    running. `ringcast cluster activate` takes it back. A restart takes a config service back, and an agent whose id is
+    made up; an agent with --id drains again.
     """
     asyncio.run(_want(settings_of(context), id, True, check_reason(reason), patience if wait else None))
 
@@ -129,13 +133,18 @@ def drain(context: click.Context, id: str, wait: bool, patience: float, reason: 
 @shared_options("cluster_store", "etcd", "timeout")
 @click.pass_context
 def activate(context: click.Context, id: str, wait: bool, patience: float) -> None:  # noqa: A002
-    """Have the process ID, which is drained or draining, take calls again."""
+    """Have the process ID, which is drained or draining, take calls, consumers and workers again.
+
+    The id may be that of an agent that is not there now, so that it does not drain when it is.
+    """
     asyncio.run(_want(settings_of(context), id, False, "", patience if wait else None))
 
 
 async def _want(config: CliConfig, member_id: str, drain: bool, reason: str, patience_s: float | None) -> None:
     from ringcast_meta.cluster import (
+        MemberKind,
         MemberState,
+        absent_agents,
         forget_wishes,
         member_named,
         members_of,
@@ -152,8 +161,12 @@ async def _want(config: CliConfig, member_id: str, drain: bool, reason: str, pat
 
     wanted = MemberState.DRAINED if drain else MemberState.ACTIVE
     async with _cluster(config) as (store, cache):
-        named = member_named(members_of(cache.entries()), member_id)
-        key = (named.kind, named.id)
+        entries = cache.entries()
+        if not drain and member_id in absent_agents(entries):
+            key = (MemberKind.AGENT, member_id)
+        else:
+            named = member_named(members_of(entries), member_id)
+            key = (named.kind, named.id)
         if drain:
             await forget_wishes(store, cache.entries())
             new = await want_drain(store, *key, reason)
@@ -165,16 +178,15 @@ async def _want(config: CliConfig, member_id: str, drain: bool, reason: str, pat
             except UnavailableError:
                 member = now()
                 raise UnavailableError(
-                    f"{named.kind} {named.id} is {_state(member) if member else 'gone'} after {patience_s:g} s,"
-                    f" not {wanted}"
+                    f"{key[0]} {key[1]} is {_state(member) if member else 'gone'} after {patience_s:g} s, not {wanted}"
                 ) from None
         member = now()
         state = _state(member) if member is not None else "gone"
         if config.json:
-            print_json({"kind": named.kind, "id": named.id, "drain_wanted": drain, "new": new, "state": state})
+            print_json({"kind": key[0], "id": key[1], "drain_wanted": drain, "new": new, "state": state})
         else:
-            what = "is to drain" if drain else "is to take calls"
-            click.echo(f"{named.kind} {named.id} {what}{'' if new else ' already'}; it is {state}")
+            what = "is to drain" if drain else "is to be active"
+            click.echo(f"{key[0]} {key[1]} {what}{'' if new else ' already'}; it is {state}")
 
 
 @asynccontextmanager
@@ -261,7 +273,8 @@ def _load(load: ServiceLoad | AgentLoad) -> str:
         outbox = f"outbox {load.outbox_events} ({_time(load.outbox_age_s)})"
         waits = f"{load.waiting_fetches} fetches wait"
         return f"{load.writes_per_s:g} writes/s, {outbox}, {waits}, {load.open_calls} calls, cpu {load.cpu:.0%}"
-    return f"{load.groups} groups, {load.consumers} consumers, lag {load.lag}, cpu {load.cpu:.0%}"
+    groups = f"{load.groups} groups, {load.consumers} consumers, lag {load.lag}"
+    return f"{groups}, {load.subscriptions} subscriptions, {load.workers} workers, cpu {load.cpu:.0%}"
 
 
 def _time(seconds: float) -> str:

@@ -89,6 +89,13 @@ def service_addresses(entries: Mapping[str, Entry]) -> list[str]:
     return [member.record.address for member in sorted(found, key=lambda each: each.stale) if member.record is not None]
 
 
+def absent_agents(entries: Mapping[str, Entry]) -> list[str]:
+    """The ids of agents that are to drain, and are not there: their ids come back."""
+    prefix = f"{WISHES}{prefix_of(MemberKind.AGENT)}"
+    wishes = (key for key in entries if key.startswith(prefix) and key.removeprefix(WISHES) not in entries)
+    return sorted(key.removeprefix(prefix) for key in wishes)
+
+
 async def want_drain(store: MetadataStore, kind: MemberKind, member_id: str, reason: str = "") -> bool:
     """Writes the wish that a process drains; false where it stands there already.
 

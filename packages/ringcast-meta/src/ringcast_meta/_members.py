@@ -63,6 +63,10 @@ class AgentLoad(msgspec.Struct, frozen=True, kw_only=True, tag="agent", tag_fiel
     lag: _Count
     """Changes that wait in its groups."""
     cpu: _Amount
+    subscriptions: _Count = 0
+    """Of Dapr's API."""
+    workers: _Count = 0
+    """Whose leases it keeps."""
 
 
 class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):

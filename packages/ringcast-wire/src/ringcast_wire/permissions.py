@@ -138,10 +138,11 @@ def worker_user(worker: Worker, *, prefix: str, partitions: int) -> User:
 
 def agent_user(agent: Worker, *, prefix: str, partitions: int) -> User:
     """A heartbeat agent: what its workers may, one for each key, asking which keys a store has, keeping the lease of
-    its host (for the workers that register with it, whose records it deletes when they die), and the seals of groups
-    of its keys."""
+    its host (for the workers that register with it, whose records it deletes when they die), the seals of groups of its
+    keys, and its own record in the cluster."""
     publish = [f"{WORKER_API}.STREAM.INFO.{names.notify_stream(store)}" for store in agent.stores]
     publish += host_subjects(agent)
+    publish += member_subjects(agent)
     for worker in agent_workers(agent):
         publish += worker_subjects(worker, prefix=prefix, partitions=partitions)
     inboxes = [f"{names.inbox_prefix(name)}.>" for name in agent_names(agent)]
@@ -186,6 +187,14 @@ def host_subjects(agent: Worker) -> Iterator[str]:
         groups = names.groups_bucket(store)
         yield from (f"{WORKER_API}.{verb}.KV_{groups}" for verb in ("STREAM.INFO", "DIRECT.GET"))
         yield from (f"$KV.{groups}.{names.seal_key(key, '*', '*')}" for key in keys)
+
+
+def member_subjects(agent: Worker) -> Iterator[str]:
+    """What an agent publishes to register in the cluster. It reads all that stands there: who is there, and who is to
+    drain."""
+    bucket = names.CLUSTER_BUCKET
+    yield f"{WORKER_API}.STREAM.MSG.GET.KV_{bucket}"
+    yield f"$KV.{bucket}.agents.{agent.worker_id}"
 
 
 def agent_names(agent: Worker) -> list[str]:

@@ -49,7 +49,7 @@ from ringcast._dapr.items import (
 )
 from ringcast._dapr.reader import Budget, KeyReader
 from ringcast._protocol.kv_mirror import KvMirror
-from ringcast._protocol.membership import orphaned_records
+from ringcast._protocol.membership import orphaned_records, records_of_lease
 from ringcast._worker.replays import ReplayTaker
 from ringcast._worker.worker import Worker
 
@@ -274,6 +274,12 @@ class HostRecords:
     def look(self) -> None:
         """Deletes what is to be deleted, soon: other workers live now."""
         self._dirty.set()
+
+    def named(self) -> frozenset[tuple[str, str]] | None:
+        """Config key and id of each worker whose records name the host's lease; ``None`` while they are not known."""
+        if not self._mirror.complete:
+            return None
+        return frozenset((record.key, record.worker_id) for record in records_of_lease(self._mirror, self._lease_id))
 
     async def run(self) -> None:
         """Watches and deletes until cancelled."""

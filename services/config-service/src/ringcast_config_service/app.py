@@ -9,11 +9,12 @@ import os
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 import nats.errors
 from nats.aio.client import Client
-from ringcast_meta.cluster import MemberKind, Presence
+from ringcast_meta.cluster import Drain, MemberKind, MemberReport, Presence
 from ringcast_service import ConfigError, Lifetime, bounded, end_tasks, ready_file, serving_metrics
 from ringcast_wire import EventLog, RingcastError, UnavailableError, names, without_passwords
 from ringcast_wire.metrics import SERVICE
@@ -21,14 +22,13 @@ from ringcast_wire.permissions import CALLOUT_INBOX_PREFIX
 from ringcast_wire.prometheus import OFF, TableCollector, process_registry
 from ringcast_wire.tracing import make_tracing
 
-from ringcast_config_service.cluster.drain import Drain
-from ringcast_config_service.cluster.member import InstanceReport, new_instance_id
 from ringcast_config_service.config import Config
 from ringcast_config_service.core import Core
 from ringcast_config_service.draining import DrainableInstance, audit_written
 from ringcast_config_service.grpc.dead_letter_calls import DeadLetterCalls
 from ringcast_config_service.grpc.transport import GrpcServer
 from ringcast_config_service.logins import Logins
+from ringcast_config_service.member import InstanceLoad, new_instance_id
 from ringcast_config_service.nats.bus_client import BusClient
 from ringcast_config_service.nats.dead_letters import DeadLetterBox
 from ringcast_config_service.nats.fetch_server import FetchServer
@@ -171,16 +171,19 @@ class App(Lifetime):
         config = self._config
         if not config.cluster.on:
             return None
-        report = InstanceReport(
+        report = MemberReport(
+            MemberKind.SERVICE,
             instance_id,
-            self._addresses,
-            self._telemetry.measures,
+            version("ringcast-config-service"),
+            addresses=self._addresses,
             state=lambda: drain.state,
             leads=lambda: core.maintenance.leads,
-            open_calls=lambda: server.open_calls,
+            load=InstanceLoad(self._telemetry.measures, lambda: server.open_calls),
         )
         presence = Presence(
-            lambda: config.cluster.open(config.nats_login, config.nats_replicas),
+            lambda: config.cluster.open(
+                config.nats_login, inbox_prefix=names.SERVICE_INBOX_PREFIX, replicas=config.nats_replicas
+            ),
             MemberKind.SERVICE,
             instance_id,
             report=report,

@@ -19,11 +19,11 @@ from ringcast_service import (
     required,
     setting,
 )
+from ringcast_service.cluster import ClusterSettings
 from ringcast_wire import InvalidInputError, NatsLogin
 from ringcast_wire.prometheus import OFF, parse_listen
 
 from ringcast_config_service.callout.settings import CalloutSettings
-from ringcast_config_service.cluster.settings import ClusterSettings
 from ringcast_config_service.grpc.connections import ConnectionSettings
 from ringcast_config_service.nats.streams import StreamSizes
 from ringcast_config_service.oidc.settings import OidcSettings

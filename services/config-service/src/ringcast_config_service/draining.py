@@ -17,7 +17,7 @@ log = EventLog(logging.getLogger(__name__))
 
 
 class DrainableInstance:
-    """:class:`~ringcast_config_service.cluster.drain.Drainable`, over the parts of an instance."""
+    """:class:`~ringcast_meta.cluster.Drainable`, over the parts of an instance."""
 
     def __init__(self, core: Core, server: GrpcServer, readiness: Readiness, config: Config) -> None:
         self._core = core

@@ -13,12 +13,13 @@ from pathlib import Path
 from nats.aio.client import Client
 from ringcast.hosting import KeyReader, WorkerClient
 from ringcast.metrics import PrometheusMetrics
-from ringcast_service import ConfigError, Lifetime, bounded, ready_file, serving_metrics
+from ringcast_meta.cluster import Drain, MemberKind, MemberReport, MemberState, Presence
+from ringcast_service import ConfigError, Lifetime, bounded, end_tasks, ready_file, serving_metrics
 from ringcast_wire import EventLog, names, without_passwords
 from ringcast_wire.prometheus import OFF, TableCollector, process_registry
 
 from ringcast_heartbeat_agent.clients import Here
-from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.config import VERSION, Config
 from ringcast_heartbeat_agent.dapr.callbacks import CallbackSender
 from ringcast_heartbeat_agent.dapr.handlers import Handlers
 from ringcast_heartbeat_agent.dapr.observers import Observers
@@ -32,6 +33,7 @@ from ringcast_heartbeat_agent.dispatch.positions import Positions
 from ringcast_heartbeat_agent.dispatch.progress import History
 from ringcast_heartbeat_agent.dispatch.seal_service import SealService
 from ringcast_heartbeat_agent.dispatch.transport import DispatchServicer
+from ringcast_heartbeat_agent.draining import DrainableAgent, Load
 from ringcast_heartbeat_agent.followers import Followers
 from ringcast_heartbeat_agent.leases.host import HostLeases
 from ringcast_heartbeat_agent.leases.state import SocketPlace
@@ -85,7 +87,11 @@ class App(Lifetime):
             callbacks = CallbackSender(config, tasks, handlers, measures)
             here = Here(config.grpc_listen.rpartition(":")[0], 0)
             grpc_server = GrpcServer(config, handlers, DispatchServicer(dispatch, measures, here), measures, here)
-            status = Status(config, followers, dispatch, leases, connected=lambda: nc.is_connected)
+            drain = Drain(DrainableAgent(handlers, dispatch, seals, followers, leases))
+            presence = self._presence(Load(handlers, dispatch, leases), drain)
+            status = Status(
+                config, followers, dispatch, leases, connected=lambda: nc.is_connected, state=lambda: drain.state
+            )
             http_server = HttpServer(
                 config,
                 handlers,
@@ -93,7 +99,7 @@ class App(Lifetime):
                 measures,
                 status,
                 dispatch,
-                unhealthy_because=lambda: _unhealthy_because(nc, followers, handlers, leases),
+                unhealthy_because=lambda: _unhealthy_because(drain, nc, followers, handlers, leases),
             )
             self._measure(nc, handlers, dispatch, dead_letters)
             self._measure_seals(seals)
@@ -105,6 +111,9 @@ class App(Lifetime):
                 tasks.create_task(positions.run(), name="positions"),
                 tasks.create_task(seals.run(), name="seals"),
             ]
+            draining = [tasks.create_task(drain.run(), name="drain")]
+            if presence is not None:
+                background.append(tasks.create_task(presence.run(self.ready), name="presence"))
             try:
                 callbacks.start()
                 await self._start(grpc_server, http_server)
@@ -112,6 +121,9 @@ class App(Lifetime):
                     self.ready.set()
                     await self._stopping.wait()
             finally:
+                await end_tasks(draining)
+                if presence is not None:
+                    await bounded("registration", presence.stop(), config.stop_timeout_s)
                 await self._shut(grpc_server, http_server, handlers, callbacks, dispatch, seals, followers)
                 await bounded("positions of groups", positions.flush(), config.stop_timeout_s)
                 for task in background:
@@ -169,6 +181,34 @@ class App(Lifetime):
         seals.stop()
         await bounded("partitions", followers.stop(), bound_s)
         log.info("agent.stopped")
+
+    def _presence(self, load: Load, drain: Drain) -> Presence | None:
+        """What says in the cluster that this agent is there, if that is wanted."""
+        config = self._config
+        if not config.cluster.on:
+            return None
+        report = MemberReport(
+            MemberKind.AGENT,
+            config.agent_id,
+            VERSION,
+            addresses=lambda: self.addresses,
+            state=lambda: drain.state,
+            load=load,
+        )
+        presence = Presence(
+            lambda: config.cluster.open(
+                config.nats_login,
+                inbox_prefix=names.inbox_prefix(config.agent_id),
+                jetstream_api=config.jetstream_api,
+            ),
+            MemberKind.AGENT,
+            config.agent_id,
+            report=report,
+            on_wish=drain.want,
+            one_life=not config.is_named,
+        )
+        drain.changed = presence.changed
+        return presence
 
     def _measure(self, nc: Client, handlers: Handlers, dispatch: Dispatch, dead_letters: DeadLetterPublisher) -> None:
         """Says where the gauges are read: by the thread that serves them, so each takes a copy first."""
@@ -288,8 +328,12 @@ def positions_of(config: Config) -> Positions:
         raise ConfigError(f"cache_dir {config.cache_dir} can't be used: {error}") from error
 
 
-def _unhealthy_because(nc: Client, followers: Followers, handlers: Handlers, leases: HostLeases | None) -> str:
-    """Why changes may be missed now, or nothing."""
+def _unhealthy_because(
+    drain: Drain, nc: Client, followers: Followers, handlers: Handlers, leases: HostLeases | None
+) -> str:
+    """Why changes may be missed now, or nothing new is begun; or nothing."""
+    if drain.state is not MemberState.ACTIVE:
+        return f"the agent is {drain.state}"
     if not nc.is_connected:
         return "NATS can't be reached"
     stale = sorted(

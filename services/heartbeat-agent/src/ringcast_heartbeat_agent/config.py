@@ -24,6 +24,7 @@ from ringcast_service import (
     log_format_setting,
     setting,
 )
+from ringcast_service.cluster import ClusterSettings
 from ringcast_wire import InvalidInputError, NatsLogin, limits, names, shown
 from ringcast_wire.prometheus import OFF, parse_listen
 
@@ -204,6 +205,7 @@ class Config:
         metavar="FILE",
     )
     jetstream_api: str = setting("$JS.API", "Subject prefix of the JetStream API in the agent's NATS account.")
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
     nats_login: NatsLogin = field(default_factory=NatsLogin)
 
     def __post_init__(self) -> None:
@@ -228,6 +230,12 @@ class Config:
         self._check_dispatch()
         self._check_leases()
         self._check_patterns()
+        self.cluster.check()
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the id is one that the agent has again after a restart."""
+        return self.agent_id != _default_id()
 
     def _check_dispatch(self) -> None:
         if self.max_tries > self.max_deliveries:

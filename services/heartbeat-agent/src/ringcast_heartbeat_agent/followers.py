@@ -120,6 +120,15 @@ class Followers:
         self._stops.add(task)
         task.add_done_callback(self._stops.discard)
 
+    async def leave_all(self, kind: type[Kind]) -> None:
+        """Has the keys of one kind of follower left, and waits until their partitions are given up."""
+        followers = self.of(kind)
+        running = [self._running[follower] for follower in followers if follower in self._running]
+        for follower in followers:
+            self.leave(follower)
+        if tasks := {*running, *self._stops}:
+            await asyncio.wait(tasks)
+
     async def run(self) -> None:
         """Looks after the followers until cancelled: ends those that no client needs."""
         loop = asyncio.get_running_loop()

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ringcast_meta.cluster import MemberState
+
 from ringcast_heartbeat_agent.config import VERSION, Config
 from ringcast_heartbeat_agent.dispatch.groups import Dispatch
 from ringcast_heartbeat_agent.followers import Followers
@@ -24,12 +26,14 @@ class Status:
         leases: HostLeases | None,
         *,
         connected: Callable[[], bool],
+        state: Callable[[], MemberState],
     ) -> None:
         self._config = config
         self._followers = followers
         self._dispatch = dispatch
         self._leases = leases
         self._connected = connected
+        self._state = state
         self._since = time.monotonic()
 
     def document(self) -> dict[str, Any]:
@@ -41,6 +45,7 @@ class Status:
             "uptime_s": round(time.monotonic() - self._since, 3),
             "connected": self._connected(),
             "stopping": self._dispatch.stopping,
+            "state": self._state(),
             "workers": [each.status() for each in self._followers],
             "leases": self._leases.status() if self._leases is not None else None,
             "groups": self._dispatch.status(),

@@ -49,7 +49,8 @@ class LeasesServicer:
         the agent pings and the worker answers each. When the stream ends without Leave, or no answer has come for a while,
         the agent deletes the worker's records. A stream that ends with an error says why: ALREADY_EXISTS, another live
         process has the worker id; RESOURCE_EXHAUSTED, a limit; INVALID_ARGUMENT, the registration makes no sense;
-        UNAVAILABLE, the agent stops, or keeps no lease yet; ABORTED, the worker was silent for too long and was given up.
+        UNAVAILABLE, the agent stops or drains, or keeps no lease yet; ABORTED, the worker was silent for too long and was
+        given up.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

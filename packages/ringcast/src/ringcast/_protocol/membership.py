@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -241,21 +241,35 @@ def orphaned_records(nodes: KvMirror, lease: str, living: Collection[tuple[str, 
 
     ``living``: config key and worker id of each that does.
     """
-    found: list[tuple[str, int]] = []
-    claims: list[tuple[str, int]] = []
+    orphans = [each for each in records_of_lease(nodes, lease) if (each.key, each.worker_id) not in living]
+    return [(each.name, each.revision) for each in sorted(orphans, key=lambda each: each.is_claim)]
+
+
+class LeasedRecord(NamedTuple):
+    """A record of a worker that names a lease."""
+
+    name: str
+    revision: int
+    key: str
+    worker_id: str
+    is_claim: bool
+    """Whether it is a claim on a slot, and not the worker's record."""
+
+
+def records_of_lease(nodes: KvMirror, lease: str) -> Iterator[LeasedRecord]:
+    """The records and claims that name a lease."""
     for name, entry in nodes.entries.items():
         if names.is_ended_key(name):
             continue
         key, _, rest = name.partition(".")
         if "." in rest:
             claim = nodes.get(name, SlotClaim)
-            if claim is not None and claim.lease == lease and (key, claim.worker_id) not in living:
-                claims.append((name, entry.revision))
+            if claim is not None and claim.lease == lease:
+                yield LeasedRecord(name, entry.revision, key, claim.worker_id, True)
         else:
             node = nodes.get(name, NodeRecord)
-            if node is not None and node.lease == lease and (key, rest) not in living:
-                found.append((name, entry.revision))
-    return found + claims
+            if node is not None and node.lease == lease:
+                yield LeasedRecord(name, entry.revision, key, rest, False)
 
 
 def _process(record: NodeRecord | SlotClaim) -> str:

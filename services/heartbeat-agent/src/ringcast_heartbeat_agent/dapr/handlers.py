@@ -68,7 +68,7 @@ class Handlers:
         self._dispatch = dispatch
         self._tasks = tasks
         self._measures = measures
-        self._stopping = False
+        self._refuses = ""
         self._extended: dict[str, str] = {}
         self._stores: set[str] = set()
         self.subscriptions: dict[str, Subscription] = {}
@@ -229,11 +229,15 @@ class Handlers:
             raise metadata_refused(f"there are {len(self._extended)} entries: at most {_MAX_ENTRIES} are allowed")
         self._extended[name] = value
 
+    def refuse(self, why: str) -> None:
+        """Takes no new subscriptions, because of ``why``; empty: it does again."""
+        self._refuses = why
+
     def stop(self) -> None:
         """Ends every subscription with an error, and takes no new ones."""
-        self._stopping = True
+        self.refuse("the agent is stopping")
         for subscription in list(self.subscriptions.values()):
-            subscription.end(StoppingError("the agent is stopping"))
+            subscription.end(StoppingError(self._refuses))
 
     async def run(self) -> None:
         """Lets those who follow all keys of a store hear of new ones, until cancelled."""
@@ -329,8 +333,8 @@ class Handlers:
             task.cancel()
 
     def _check_room(self) -> None:
-        if self._stopping:
-            raise UnavailableError("the agent is stopping")
+        if self._refuses:
+            raise UnavailableError(self._refuses)
         if len(self.subscriptions) >= self._config.max_subscriptions:
             raise LimitExceededError(
                 f"the agent has {len(self.subscriptions)} subscriptions: at most {self._config.max_subscriptions} "

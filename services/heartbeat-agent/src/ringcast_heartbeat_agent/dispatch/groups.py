@@ -63,6 +63,11 @@ class Dispatch:
         self._dead_letters = dead_letters
         self._context = GroupContext(config, tasks.create_task, dead_letters, history, seals)
         self.stopping = False
+        self._refuses = ""
+
+    def refuse(self, why: str) -> None:
+        """Takes no consumers in, because of ``why``; empty: it does again."""
+        self._refuses = why
 
     async def join(self, asked: Registration) -> tuple[Group, ConsumerSession, bool]:
         """Lets a consumer take part; says also whether it goes on where it was.
@@ -72,7 +77,7 @@ class Dispatch:
             MismatchError: the group has another mode, policy or routing key.
             AlreadyExistsError: a consumer of that name is connected.
             LimitExceededError: there are as many consumers, or keys that are followed, as may be.
-            UnavailableError: the agent stops, or the key can't be followed now.
+            UnavailableError: the agent stops or drains, or the key can't be followed now.
             UnknownStoreError: there is no such store.
         """
         for field in ("store", "key", "group", "name"):
@@ -142,17 +147,28 @@ class Dispatch:
         return [group.status() for group in self.groups()]
 
     async def drain(self) -> None:
-        """Delivers nothing new, and waits for answers to what is in flight, for a time; then ends every stream."""
+        """Ends all groups, for good: see :meth:`give_up`."""
         self.stopping = True
+        await self.give_up(_STOPPING)
+        self.stop()
+
+    async def give_up(self, why: str) -> None:
+        """Delivers nothing new, and waits for answers to what is in flight, for a time; then ends every stream.
+
+        Cancelled, it ends them at once.
+        """
         groups = list(self.groups())
         connected = [consumer for group in groups for consumer in group.sessions if consumer.connected]
         for group in groups:
-            group.drain(_STOPPING)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._config.drain_timeout_s):
-                for consumer in connected:
-                    await consumer.over.wait()
-        self.stop()
+            group.drain(why)
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._config.drain_timeout_s):
+                    for consumer in connected:
+                        await consumer.over.wait()
+        finally:
+            for group in groups:
+                group.close(StoppingError(why))
 
     def stop(self) -> None:
         """Ends every stream with an error. Calling it again is harmless."""
@@ -180,8 +196,8 @@ class Dispatch:
             ) from None
 
     def _check_room(self) -> None:
-        if self.stopping:
-            raise UnavailableError(_STOPPING)
+        if why := _STOPPING if self.stopping else self._refuses:
+            raise UnavailableError(why)
         sessions = [consumer for group in self.groups() for consumer in group.sessions]
         most = self._config.max_consumers
         if len(sessions) >= most:

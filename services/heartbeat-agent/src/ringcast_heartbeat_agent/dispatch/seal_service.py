@@ -137,6 +137,14 @@ class SealService:
             self.bus = None
             await asyncio.sleep(1.0)
 
+    async def given_up(self) -> None:
+        """Waits until all groups, which must have ended, have given up what they held, however long NATS takes.
+
+        The process lives on: others would wait for what it had not given up.
+        """
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
     async def flush(self) -> None:
         """Waits until all groups have given up what they held, or have tried to once more: they have ended."""
         for keeper in self._keepers.values():

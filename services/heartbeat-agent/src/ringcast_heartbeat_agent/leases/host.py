@@ -23,6 +23,8 @@ from ringcast_heartbeat_agent.leases.witnesses import Witnesses
 
 log = EventLog(logging.getLogger(__name__))
 
+GO_OVER_S: Final = 3.0
+"""A worker whose stream has ended takes 2 s at least until its records name its own lease."""
 _LOCK_S: Final = 1.0
 """How long a registration may wait for the deletes of a store that are under way."""
 
@@ -54,6 +56,8 @@ class HostLeases:
         self._seen_at: dict[RegisteredWorker, float] = {}
         self._gone: set[RegisteredWorker] = set()
         self._stopping = False
+        self.draining = False
+        """Whether its workers are to go over to leases of their own."""
 
     @classmethod
     @asynccontextmanager
@@ -102,7 +106,7 @@ class HostLeases:
             InUseError: another process has the worker id.
             LimitExceededError: too many have registered, of all users or of this one, or for too many stores.
             UnknownStoreError: there is no such store.
-            UnavailableError: the agent stops, or has no lease now, or is still deleting records of the store.
+            UnavailableError: the agent stops or drains, or has no lease now, or is still deleting records of the store.
         """
         try:
             worker, news = await self._register(registration)
@@ -113,8 +117,14 @@ class HostLeases:
         return worker, news, self.witnesses.watch(registration, end)
 
     async def _register(self, registration: Registration) -> tuple[RegisteredWorker, asyncio.Event]:
-        if self._stopping or not self.lease.held:
-            raise UnavailableError("the agent stops" if self._stopping else "the agent has no lease at the moment")
+        if self._stopping or self.draining or not self.lease.held:
+            raise UnavailableError(
+                "the agent stops"
+                if self._stopping
+                else "the agent is to drain"
+                if self.draining
+                else "the agent has no lease at the moment"
+            )
         if registration.store not in self._records:
             await self._bus.check_store(registration.store)
         records = self._records.of(registration.store, self.lease.id)
@@ -146,18 +156,42 @@ class HostLeases:
         log.info("worker.left", **_facts(worker.registration))
 
     def ended(self, worker: RegisteredWorker) -> None:
-        """Its stream has ended. Without a message before, its process is dead, and its records are deleted at once."""
+        """Its stream has ended. Without a message before, its process is dead, and its records are deleted at once.
+
+        When the agent drains it has ended the stream itself: the worker goes over to its own lease, or is given up as
+        silent.
+        """
         self._news.pop(worker, None)
         self._seen_at.pop(worker, None)
         self._gone.discard(worker)
         self.witnesses.stream_ended(worker.registration)
-        if not self._stopping and self.registry.closed(worker):
+        if not self._stopping and not self.draining and self.registry.closed(worker):
             log.warning("worker.dead", **_facts(worker.registration))
             self._changed()
 
     def is_given_up(self, worker: RegisteredWorker) -> bool:
         """Whether it was silent for too long."""
         return worker in self._gone
+
+    def drain(self) -> None:
+        """Takes nobody in, and ends all streams, so that the workers go over to leases of their own."""
+        self.draining = True
+        for news in self._news.values():
+            news.set()
+
+    async def drained(self) -> None:
+        """Returns when no worker lives by the host's lease any more: each has gone over, or is given up."""
+        while self.registry.workers():
+            await asyncio.sleep(TICK_S)
+            for worker in self.registry.workers():
+                if worker.silent_ticks * TICK_S >= GO_OVER_S and not self._lives_here(worker.registration):
+                    self.registry.left(worker)
+                    self._changed()
+                    log.info("worker.went_over", **_facts(worker.registration))
+
+    def resume(self) -> None:
+        """Takes workers in again."""
+        self.draining = False
 
     def stop(self) -> None:
         """From here on a stream that ends says nothing of its worker, and nobody is taken in."""
@@ -215,6 +249,13 @@ class HostLeases:
                     self._gone.discard(worker)
             self._records.end_unused(time.monotonic())
             self.lease.save()
+
+    def _lives_here(self, registration: Registration) -> bool:
+        """Whether records of a worker name the host's lease, or may."""
+        if not self.lease.id:
+            return True
+        named = self._records.of(registration.store, self.lease.id).named()
+        return named is None or any((key, registration.worker_id) in named for key in registration.keys)
 
     def _changed(self) -> None:
         self.lease.changed()

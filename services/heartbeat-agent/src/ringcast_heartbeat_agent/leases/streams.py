@@ -58,6 +58,7 @@ class WorkerStreams:
 
         Raises:
             GivenUpError: no sign of life came for too long.
+            UnavailableError: the agent drains.
             RingcastError: the registration is refused.
         """
         try:
@@ -76,6 +77,8 @@ class WorkerStreams:
             await self._ping(stream, news, reading)
             if self._hosted.is_given_up(worker):
                 raise GivenUpError(f"no sign of life came for {SILENCE_S:g} s: the worker was given up")
+            if self._hosted.draining:
+                raise UnavailableError("the agent drains: its workers are to have leases of their own")
         finally:  # cancelled, too, when the process at the other end is gone
             if reading is not None:
                 reading.cancel()
@@ -100,10 +103,10 @@ class WorkerStreams:
                 del self._silent[uid]
 
     async def _ping(self, stream: WorkerStream, news: asyncio.Event, reading: asyncio.Task[None]) -> None:
-        """Pings until the worker says nothing more or is given up; at once when there is news."""
+        """Pings until the worker says nothing more or is given up, or the agent drains; at once when there is news."""
         number = 0
         reading.add_done_callback(lambda _: news.set())
-        while not reading.done():
+        while not reading.done() and not self._hosted.draining:
             news.clear()
             number += 1
             lease = self._hosted.lease

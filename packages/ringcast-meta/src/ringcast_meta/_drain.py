@@ -1,4 +1,4 @@
-"""An instance gives up what it does, one thing after the other, and takes it up again, as an operator wants it."""
+"""A process gives up what it does, one thing after the other, and takes it up again, as an operator wants it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from ringcast_meta.cluster import MemberState
 from ringcast_wire import EventLog
 
-log = EventLog(logging.getLogger(__name__))
+from ringcast_meta._members import MemberState
+
+log = EventLog(logging.getLogger("ringcast.meta"))
 
 
 class Drainable(Protocol):
-    """What a drain does to an instance."""
+    """What a drain does to a process."""
 
     async def begin_drain(self) -> None:
         """From now on it takes nothing new."""
@@ -29,15 +30,15 @@ class Drainable(Protocol):
 class Drain:
     """``changed`` is called when :attr:`state` has changed."""
 
-    def __init__(self, instance: Drainable, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, process: Drainable, changed: Callable[[], None] = lambda: None) -> None:
         self.state = MemberState.ACTIVE
         self.changed = changed
-        self._instance = instance
+        self._process = process
         self._wanted = False
         self._news = asyncio.Event()
 
     def want(self, drain: bool) -> None:
-        """Whether the instance is to drain; it begins, or goes back, soon."""
+        """Whether the process is to drain; it begins, or goes back, soon."""
         self._wanted = drain
         self._news.set()
 
@@ -47,18 +48,18 @@ class Drain:
             await self._until_wanted(True)
             self._set(MemberState.DRAINING)
             log.info("cluster.draining")
-            await self._instance.begin_drain()
+            await self._process.begin_drain()
             if await self._finished():
                 self._set(MemberState.DRAINED)
                 log.info("cluster.drained")
                 await self._until_wanted(False)
-            await self._instance.end_drain()
+            await self._process.end_drain()
             self._set(MemberState.ACTIVE)
             log.info("cluster.activated")
 
     async def _finished(self) -> bool:
         """Whether nothing is left; false if that is not wanted any more before."""
-        finishing = asyncio.create_task(self._instance.finish_drain(), name="drain")
+        finishing = asyncio.create_task(self._process.finish_drain(), name="drain")
         unwanted = asyncio.create_task(self._until_wanted(False), name="drain-unwanted")
         try:
             await asyncio.wait({finishing, unwanted}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""The settings of the registration in the cluster."""
+"""The settings of a process that registers in the cluster. Apart from the rest: only it needs ringcast-meta."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ringcast_meta import MetadataStore, check_address, open_store
-from ringcast_service import ConfigError, setting
-from ringcast_wire import InvalidInputError, NatsLogin, names
+from ringcast_wire import InvalidInputError, NatsLogin
+
+from ringcast_service._errors import ConfigError
+from ringcast_service._settings import setting
 
 if TYPE_CHECKING:
     from ringcast_meta.etcd import EtcdLogin
@@ -20,7 +22,7 @@ class ClusterSettings:
 
     store: str = setting(
         "",
-        "Metadata store where this instance says that it is there: nats://host:4222/config_cluster, or"
+        "Metadata store where this process says that it is there: nats://host:4222/config_cluster, or"
         " etcd://host:2379/ringcast (extra etcd); none: nowhere.",
         flag="cluster-store",
         metavar="ADDRESS",
@@ -42,7 +44,7 @@ class ClusterSettings:
 
     @property
     def on(self) -> bool:
-        """Whether this instance registers."""
+        """Whether this process registers."""
         return bool(self.store)
 
     def check(self) -> None:
@@ -55,22 +57,32 @@ class ClusterSettings:
             return
         try:
             if check_address(self.store) == "memory:":
-                raise ConfigError("cluster_store memory: is of one process: nobody else would see this instance")
+                raise ConfigError("cluster_store memory: is of one process: nobody else would see this one")
             if self.store.startswith("etcd"):
                 self._etcd_login().check_login()
         except ModuleNotFoundError as error:
             raise ConfigError(
-                f"cluster_store at etcd needs the package {error.name}: pip install 'ringcast-config-service[etcd]'"
+                f"cluster_store at etcd needs the package {error.name}: pip install 'ringcast-meta[etcd]'"
             ) from error
         except InvalidInputError as error:
             raise ConfigError(f"cluster_store: {error}") from error
 
-    def open(self, nats_login: NatsLogin, replicas: int) -> AbstractAsyncContextManager[MetadataStore]:
-        """Opens the store, and makes its bucket with so many copies if need be."""
+    def open(
+        self, nats_login: NatsLogin, *, inbox_prefix: str, jetstream_api: str = "$JS.API", replicas: int = 0
+    ) -> AbstractAsyncContextManager[MetadataStore]:
+        """Opens the store. With ``replicas`` a bucket of NATS that is not there is made, with so many copies.
+
+        The login, the prefix of inboxes and the place of JetStream's API are those of the process at NATS.
+        """
         if self.store.startswith("etcd"):
             return open_store(self.store, login=self._etcd_login())
         return open_store(
-            self.store, login=nats_login, create=True, replicas=replicas, inbox_prefix=names.SERVICE_INBOX_PREFIX
+            self.store,
+            login=nats_login,
+            create=replicas > 0,
+            replicas=replicas or 1,
+            inbox_prefix=inbox_prefix,
+            jetstream_api=jetstream_api,
         )
 
     def _etcd_login(self) -> EtcdLogin:

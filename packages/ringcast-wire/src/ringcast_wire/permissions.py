@@ -193,7 +193,7 @@ def member_subjects(agent: Worker) -> Iterator[str]:
     """What an agent publishes to register in the cluster. It reads all that stands there: who is there, and who is to
     drain."""
     bucket = names.CLUSTER_BUCKET
-    yield f"{WORKER_API}.STREAM.MSG.GET.KV_{bucket}"
+    yield from (f"{WORKER_API}.{verb}.KV_{bucket}" for verb in ("STREAM.INFO", "STREAM.MSG.GET"))
     yield f"$KV.{bucket}.agents.{agent.worker_id}"
 
 

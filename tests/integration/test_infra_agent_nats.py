@@ -60,9 +60,9 @@ async def test_the_permissions_of_an_agent_are_enough(tmp_path: Path) -> None:
     server = InfraNats(tmp_path, env={"NATS_AGENT_HOST_1_PASSWORD": PASSWORD})
     (server.configuration / "accounts.conf").write_text(made.stdout)
     login = ("--nats-user", "host-1", "--nats-password", PASSWORD)
-    options = ("--id", "host-1", "--jetstream-api", WORKER_API, "--max-tries", "1", *login)
+    common = ("--id", "host-1", "--jetstream-api", WORKER_API, "--max-tries", "1", *login)
     with server, server.service(tmp_path, *cluster_of(server)) as service:
-        options += cluster_of(server)
+        options = (*common, *cluster_of(server))
         async with ConfigServiceClient(service.address) as client:
             await client.create_store("gateway", partition_count=4)
             for row_id in ("good", "bad"):

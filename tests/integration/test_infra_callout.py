@@ -285,8 +285,8 @@ async def test_an_agent_has_what_it_needs_by_a_token(tmp_path: Path) -> None:
     words = ("--id", "host-1", "--jetstream-api", WORKER_API, "--nats-user", "host-1", "--nats-password", secret)
     with server, server.service(tmp_path, "--cluster-store", f"{server.url}/config_cluster") as service:
         await make_store(service)
-        words += ("--cluster-store", f"{server.url}/config_cluster")
-        with AgentProcess(tmp_path / "agent", nats_url=server.url, options=words) as agent:
+        options = (*words, "--cluster-store", f"{server.url}/config_cluster")
+        with AgentProcess(tmp_path / "agent", nats_url=server.url, options=options) as agent:
             async with following(agent, "gateway", key="blocklist") as one:
                 await one.values({f"row{number}": str(number) for number in range(40)})
             await asyncio.to_thread(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ Bench = Any  # of conftest.py
 
 LATER = 4 * 10**12
 DELETED = Deletion(1_000_000, LATER)
+PURGED = Deletion(1_000_000, 0)
 NOW = 2_000_000
 
 
@@ -56,6 +58,23 @@ async def purge(repo: Repository, store: str, key: str | None = None) -> None:
     while await repo.deletions.purge_rows(store, key):
         pass
     await (repo.deletions.drop_store(store) if key is None else repo.deletions.drop_key(store, key))
+
+
+async def test_a_purge_that_goes_on_late_leaves_the_store_that_was_made_since(bench: Bench) -> None:
+    """Also while that one is purged itself: its rows would stay for ever."""
+    deletions, first = bench.repo.deletions, bench.store.created_at_ms
+    await deletions.delete_store("s", PURGED)
+    await purge(bench.repo, "s")
+    made = await bench.repo.stores.create_store(replace(bench.store, created_at_ms=first + 1))
+    await bench.write({"a": "1"})
+    await deletions.delete_store("s", PURGED)
+    await deletions.drop_store("s", created_at_ms=first)
+    assert [record.created_at_ms for record in await bench.repo.stores.store_records()] == [first + 1]
+    assert await bench.ask("SELECT row_id FROM rows") == [("a",)]
+    while await deletions.purge_rows("s", None):
+        pass
+    await deletions.drop_store("s", created_at_ms=made.created_at_ms)
+    assert await bench.ask("SELECT name FROM stores") == await bench.ask("SELECT row_id FROM rows") == []
 
 
 async def test_what_may_change(bench: Bench) -> None:

@@ -159,7 +159,7 @@ class Lifecycle:
 
         # Before the record: if this breaks off in between, the next purge still knows that something is to be removed.
         await self._provisioner.remove(name, is_there, _no_check if term is None else term.check)
-        await self._deletions.drop_store(name, lead)
+        await self._deletions.drop_store(name, lead, created_at_ms=created_at_ms)
         self._forget(name)
         log.info("store.purged", store=name)
         found = await self._record(name)

@@ -167,6 +167,11 @@ def existing_record(record: Record | None, name: str) -> StoreRecord:
     return to_store(record)
 
 
+def is_created_at(record: Record | None, created_at_ms: int | None) -> bool:
+    """Whether there is a store, and it was created then, if that matters."""
+    return record is not None and created_at_ms in (None, to_store(record).created_at_ms)
+
+
 def check_same(existing: StoreRecord, wanted: StoreRecord) -> StoreRecord:
     """Returns the store that is there if it has the wanted settings.
 

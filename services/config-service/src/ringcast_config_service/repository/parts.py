@@ -150,8 +150,11 @@ class DeletionRepository(Protocol):
     async def purge_rows(self, store: str, key: str | None, lead: Lead | None = None) -> int:
         """Removes some rows and revisions of an expired store (``key`` is ``None``) or key; 0: there are none left."""
 
-    async def drop_store(self, name: str, lead: Lead | None = None) -> None:
-        """Removes what is left of an expired store: its name is free."""
+    async def drop_store(self, name: str, lead: Lead | None = None, *, created_at_ms: int | None = None) -> None:
+        """Removes what is left of an expired store: its name is free.
+
+        ``created_at_ms``: only the store that was created then, and not one that was made since under the name.
+        """
 
     async def drop_key(self, store: str, key: str, lead: Lead | None = None) -> None:
         """Removes what is left of an expired key: its name is free."""

@@ -131,9 +131,11 @@ class PostgresDeletions:
 
         return await transact_as(self._sessions, lead, work)
 
-    async def drop_store(self, name: str, lead: Lead | None = None) -> None:
+    async def drop_store(self, name: str, lead: Lead | None = None, *, created_at_ms: int | None = None) -> None:
         async def work(db: Connection) -> None:
             await db.execute(Sql.LOCK_STORES, [name])
+            if not mapping.is_created_at(await db.fetchrow(Sql.GET_STORE, name), created_at_ms):
+                return
             for key_id in await _expired_key_ids(db, name, None):
                 await _drop(db, key_id)
             if count(await db.execute(Sql.DROP_STORE, name)):

@@ -103,8 +103,10 @@ class SqliteDeletions:
 
         return await write_as(self._sessions, lead, work)
 
-    async def drop_store(self, name: str, lead: Lead | None = None) -> None:
+    async def drop_store(self, name: str, lead: Lead | None = None, *, created_at_ms: int | None = None) -> None:
         def work(db: sqlite3.Connection) -> None:
+            if not mapping.is_created_at(db.execute(Sql.GET_STORE, (name,)).fetchone(), created_at_ms):
+                return
             for key_id in _expired_key_ids(db, name, None):
                 _drop(db, key_id)
             if db.execute(Sql.DROP_STORE, (name,)).rowcount:

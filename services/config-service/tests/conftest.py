@@ -40,6 +40,7 @@ from ringcast_wire import (
     Event,
     RingcastError,
     StoreSettings,
+    UnavailableError,
     check_row,
     decode_event,
     error_from_code,
@@ -48,6 +49,21 @@ from ringcast_wire import (
 from ringcast_wire.grpc import ConfigServiceStub, pb
 
 Rows = dict[str, str | None]
+_LOCK_TIMEOUT_MS = 60_000
+"""Longer than the service waits: on a busy machine other instances keep SQLite's file for seconds."""
+
+
+async def opened(address: str) -> Repository:
+    """A repository, opened as the service does it, which tries again where the database does not answer."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            repo = make_repository(address, lock_timeout_ms=_LOCK_TIMEOUT_MS)
+            try:
+                await repo.open()
+            except UnavailableError:
+                await repo.close()
+            else:
+                return repo
 
 
 @dataclass
@@ -66,6 +82,10 @@ class Bench:
         "DROP TABLE store_budgets",
     )
     """Takes the tables back to version 5 of the schema."""
+
+    async def another(self) -> Repository:
+        """One more instance, which the caller closes."""
+        return await opened(self.address)
 
     def request(
         self, rows: Rows, key: str = "k", store: StoreRecord | None = None, metadata: dict[str, str] | None = None
@@ -189,8 +209,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 async def _bench(address: str) -> AsyncIterator[Bench]:
-    repo = make_repository(address)
-    await repo.open()
+    repo = await opened(address)
     try:
         yield Bench(address, repo, await repo.stores.create_store(make_store()))
     finally:

@@ -13,7 +13,6 @@ from ringcast_config_service.repository import (
     Deletion,
     Repository,
     StoreRecord,
-    make_repository,
 )
 from ringcast_config_service.repository.postgres.new_row_predictor import LEAST_ROWS
 from ringcast_wire import (
@@ -255,7 +254,7 @@ async def test_deleted_things_have_a_limit_too(bench: Bench, monkeypatch: pytest
 @pytest.mark.parametrize("whole_store", [False, True])
 async def test_nothing_is_written_once_a_deletion_has_returned(bench: Bench, whole_store: bool) -> None:
     """Two instances write to partitions old and new while a third deletes."""
-    others = [make_repository(bench.address) for _ in range(2)]
+    others = [await bench.another() for _ in range(2)]
     returned = asyncio.Event()
     late: list[str] = []
 
@@ -270,8 +269,6 @@ async def test_nothing_is_written_once_a_deletion_has_returned(bench: Bench, who
             if after:
                 late.append(f"{name}-{number}")
 
-    for repo in others:
-        await repo.open()
     try:
         await bench.write({"a": "1"})
         writers = [asyncio.create_task(write(repo, f"w{number}")) for number, repo in enumerate([*others, bench.repo])]

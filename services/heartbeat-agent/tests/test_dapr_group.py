@@ -116,9 +116,10 @@ async def test_a_callback_that_is_not_taken_is_rejected(
     url = f"{shared_agent.http_url}/v1.0/configuration/{store_name}/subscribe?{query}"
     answer = await asyncio.to_thread(http_get, url)
     assert answer.status == 200
-    for row_id in ("bad", "good"):
-        await asyncio.to_thread(writer.put, store_name, "list", row_id, "1")
-    group = await status_until(shared_agent, store_name, lambda group: group["counts"]["rejected"] > 0)
+    await asyncio.to_thread(writer.put, store_name, "list", "bad", "1")
+    await status_until(shared_agent, store_name, lambda group: group["counts"]["rejected"] > 0)
+    await asyncio.to_thread(writer.put, store_name, "list", "good", "1")
+    group = await status_until(shared_agent, store_name, lambda group: group["counts"]["acked"] == 1)
     assert group["cursor"] == 0
     application.refuse.clear()
     group = await status_until(shared_agent, store_name, lambda group: group["cursor"] == 2)

@@ -77,7 +77,8 @@ def until(holds: Callable[[], bool]) -> bool:
 def wait_for_copy(directory: Path, options: dict[str, str]) -> Callable[[Batches], Batches]:
     """A step whose first task is slow: when some of its rows are written, it waits until a copy of it has the others.
 
-    Then it goes on: either may win.
+    Then it goes on: either may win. The copy waits in turn until those rows are written; on a busy machine it would
+    else be through before the first has begun.
     """
 
     def is_written(row_id: str) -> bool:
@@ -95,8 +96,10 @@ def wait_for_copy(directory: Path, options: dict[str, str]) -> Callable[[Batches
 
         context = TaskContext.get()
         assert context is not None
-        copy = directory / "copy-is-done"
+        copy, slow = directory / "copy-is-done", directory / "slow-wrote"
         if context.partitionId() or context.attemptNumber():
+            if not context.partitionId():
+                until(slow.exists)
             yield from batches
             if not context.partitionId():
                 copy.touch()
@@ -106,7 +109,7 @@ def wait_for_copy(directory: Path, options: dict[str, str]) -> Callable[[Batches
             yield batch
             seen += batch.column("row_id").to_pylist()
             if len(seen) == 300 and until(partial(is_written, seen[0])):
-                (directory / "slow-wrote").touch()
+                slow.touch()
             if len(seen) >= 300:
                 until(copy.exists)
 
@@ -122,6 +125,8 @@ def wait_for_the_end(directory: Path) -> Callable[[Batches], Batches]:
         context = TaskContext.get()
         assert context is not None
         if context.partitionId() == 0:
+            if context.attemptNumber():
+                until((directory / "stream-attempt-0").exists)
             (directory / f"stream-attempt-{context.attemptNumber()}").touch()
         for batch in batches:
             if context.partitionId() == context.attemptNumber() == 0:

@@ -39,16 +39,23 @@ async def in_state(cache: LocalCache, agent_id: str, state: str) -> Member:
 
 
 class Kept:
-    """Answers every delivery but those of one row, which it keeps."""
+    """Answers every delivery but those of one row, which it keeps until it is told to answer."""
 
     def __init__(self, row_id: str) -> None:
         self._row_id = row_id
-        self.deliveries: list[Delivery] = []
+        self._keeps = True
+        self._deliveries: list[Delivery] = []
 
     def __call__(self, delivery: Delivery) -> None:
-        if delivery.row_id == self._row_id:
-            self.deliveries.append(delivery)
+        if self._keeps and delivery.row_id == self._row_id:
+            self._deliveries.append(delivery)
         else:
+            delivery.ack()
+
+    def answer(self) -> None:
+        """Answers what it has kept, and from now on all: the agent may deliver the row again."""
+        self._keeps = False
+        for delivery in self._deliveries:
             delivery.ack()
 
 
@@ -129,8 +136,7 @@ async def test_a_draining_agent_gives_its_groups_and_workers_up_and_takes_them_a
                 assert (refused.status, "the agent is to drain" in refused.body["message"]) == (500, True)
                 health = await asyncio.to_thread(http_get, f"{first.http_url}/v1.0/healthz/outbound")
                 assert "the agent is draining" in health.body["message"]
-                for delivery in kept.deliveries:  # at one of both hosts; until it is answered the host is not drained
-                    delivery.ack()
+                kept.answer()  # until then the host is not drained, if the row is at this one
                 drained = (await in_state(cache, "drained", "drained")).record
                 assert drained is not None
                 assert isinstance(drained.load, AgentLoad)
@@ -154,10 +160,7 @@ async def test_a_draining_agent_gives_its_groups_and_workers_up_and_takes_them_a
                 for agent in (first, second):
                     await status_until(agent, store_name, lambda group: not group["partitions_awaited"])
                 await until(lambda: worker.health().by_agent)
-                kept.deliveries.clear()
                 await each_once((one, two), write, "3")
-                for delivery in kept.deliveries:
-                    delivery.ack()
 
 
 def test_a_store_that_makes_no_sense_is_refused() -> None:

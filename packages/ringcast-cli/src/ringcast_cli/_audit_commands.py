@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 import msgspec
 from ringcast_client import AuditVerdict
-from ringcast_wire import InvalidInputError, shown
+from ringcast_wire import InvalidInputError, shown_path
 from ringcast_wire.audit import START, AuditEntry, ChainCheck, Link, parse_link
 
 from ringcast_cli import _exit_codes as codes
@@ -153,10 +153,10 @@ def _read(path: Path) -> Iterator[AuditEntry]:
                     yield msgspec.convert([found[field] for field in AuditEntry._fields], AuditEntry)
                 except (msgspec.DecodeError, KeyError):
                     raise InvalidInputError(
-                        f"file {shown(str(path))}: line {number} is no entry of an audit log", field="file"
+                        f"file {shown_path(path)}: line {number} is no entry of an audit log", field="file"
                     ) from None
     except OSError as error:
-        raise InvalidInputError(f"file {shown(str(path))} can't be read: {error.strerror}", field="file") from None
+        raise InvalidInputError(f"file {shown_path(path)} can't be read: {error.strerror}", field="file") from None
 
 
 def _line(entry: AuditEntry) -> str:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from ringcast_wire import InvalidInputError, shown
+from ringcast_wire import InvalidInputError, shown_path
 from ringcast_wire.csv_reader import MAX_LINE_BYTES
 
 _BOM: Final = b"\xef\xbb\xbf"
@@ -77,12 +77,12 @@ def open_source(path: str) -> Iterator[Source]:
     try:
         file = Path(path).open("rb")  # noqa: SIM115  # closed below; the errors of opening are told apart here
     except FileNotFoundError:
-        raise InputError(f"file {shown(path)} does not exist", field="file") from None
+        raise InputError(f"file {shown_path(path)} does not exist", field="file") from None
     except IsADirectoryError:
-        raise InputError(f"file {shown(path)} is a directory", field="file") from None
+        raise InputError(f"file {shown_path(path)} is a directory", field="file") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InputError(f"file {shown(path)} can't be opened: {reason}", field="file") from None
+        raise InputError(f"file {shown_path(path)} can't be opened: {reason}", field="file") from None
     with file:
         status = os.fstat(file.fileno())
         yield Source(path, file, status.st_size if stat.S_ISREG(status.st_mode) else None)

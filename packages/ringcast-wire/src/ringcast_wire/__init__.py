@@ -36,6 +36,7 @@ from ringcast_wire._errors import (
     ValueSealedError,
     error_from_code,
     shown,
+    shown_path,
 )
 from ringcast_wire._event_log import EventLog, field_text
 from ringcast_wire._login import NatsLogin, without_passwords
@@ -192,6 +193,7 @@ __all__ = [
     "limits",
     "names",
     "shown",
+    "shown_path",
     "split_chunks",
     "without_passwords",
 ]

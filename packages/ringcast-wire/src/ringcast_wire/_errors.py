@@ -6,6 +6,7 @@ gRPC call, and turns back into the same exception at the other end.
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -232,3 +233,8 @@ def shown(value: Any, limit: int = 80) -> str:
     """``repr`` of an input for an error message, cut so that a huge or hostile value can't flood a log."""
     text = repr(value[: limit + 1] if isinstance(value, (str, bytes)) else value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def shown_path(path: str | os.PathLike[str]) -> str:
+    """The path of a file for an error message: long enough to show which file it is, whose name comes last."""
+    return shown(os.fspath(path), 300)

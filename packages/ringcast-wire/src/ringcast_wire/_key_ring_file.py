@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from ringcast_wire._errors import InvalidInputError, shown
+from ringcast_wire._errors import InvalidInputError, shown, shown_path
 from ringcast_wire._names import check_name
 
 KEY_BYTES: Final = 32
@@ -129,7 +129,7 @@ def read_key_ring(path: str) -> tuple[KeyRingDocument, tuple[int, ...]]:
         InvalidInputError: it can't be read, may be read or written by others than its owner and its group, is larger
             than 64 KiB, or breaks a rule. The message holds nothing of a key.
     """
-    where = f"key_ring {shown(path)}"
+    where = f"key_ring {shown_path(path)}"
     try:
         with Path(path).open("rb") as file:
             found = os.fstat(file.fileno())
@@ -174,10 +174,10 @@ def write_key_ring(path: str, document: KeyRingDocument, *, replace: bool) -> No
         else:
             os.link(part, target)
     except FileExistsError:
-        raise InvalidInputError(f"key_ring {shown(path)} exists already", field="key_ring") from None
+        raise InvalidInputError(f"key_ring {shown_path(path)} exists already", field="key_ring") from None
     except OSError as error:
         raise InvalidInputError(
-            f"key_ring {shown(path)} can't be written: {error.strerror}", field="key_ring"
+            f"key_ring {shown_path(path)} can't be written: {error.strerror}", field="key_ring"
         ) from None
     finally:
         part.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ringcast_wire._errors import InvalidInputError, shown
+from ringcast_wire._errors import InvalidInputError, shown_path
 from ringcast_wire._login_settings import check_login_settings
 
 _FILES: Final = ("credentials_file", "nkey_seed_file", "tls_ca_file", "tls_cert_file", "tls_key_file")
@@ -75,7 +75,7 @@ class NatsLogin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             context = ssl.create_default_context(cafile=self.tls_ca_file or None)
         except (OSError, ValueError) as error:
             raise InvalidInputError(
-                f"tls_ca_file {shown(self.tls_ca_file)} holds no certificates that can be read: {error}",
+                f"tls_ca_file {shown_path(self.tls_ca_file)} holds no certificates that can be read: {error}",
                 field="tls_ca_file",
             ) from error
         try:
@@ -83,7 +83,8 @@ class NatsLogin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 context.load_cert_chain(self.tls_cert_file, self.tls_key_file)
         except (OSError, ValueError) as error:
             raise InvalidInputError(
-                f"tls_cert_file {shown(self.tls_cert_file)} and its key can't be used: {error}", field="tls_cert_file"
+                f"tls_cert_file {shown_path(self.tls_cert_file)} and its key can't be used: {error}",
+                field="tls_cert_file",
             ) from error
         return context
 

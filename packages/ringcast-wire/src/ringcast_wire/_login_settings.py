@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from ringcast_wire._errors import InvalidInputError, shown
+from ringcast_wire._errors import InvalidInputError, shown_path
 
 
 def check_login_settings(login: object, *, pairs: Iterable[tuple[str, str]], files: Iterable[str]) -> None:
@@ -26,4 +26,4 @@ def check_login_settings(login: object, *, pairs: Iterable[tuple[str, str]], fil
     for name in files:
         path = getattr(login, name)
         if path and not Path(path).is_file():
-            raise InvalidInputError(f"{name} {shown(path)} is not a file", field=name)
+            raise InvalidInputError(f"{name} {shown_path(path)} is not a file", field=name)

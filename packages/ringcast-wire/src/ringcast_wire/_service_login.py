@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import msgspec
 
-from ringcast_wire._errors import InvalidInputError, shown
+from ringcast_wire._errors import InvalidInputError, shown_path
 from ringcast_wire._login_settings import check_login_settings
 
 MAX_LOGIN_FILE_BYTES: Final = 64 * 1024
@@ -121,11 +121,11 @@ def read_tokens(path: str) -> list[str]:
     lines = read_login_file("token_file", path).decode("utf-8", "replace").splitlines()
     found = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if not found:
-        raise InvalidInputError(f"token_file {shown(path)} holds no token", field="token_file")
+        raise InvalidInputError(f"token_file {shown_path(path)} holds no token", field="token_file")
     for number, token in enumerate(found, 1):
         if TOKEN.fullmatch(token) is None:
             raise InvalidInputError(
-                f"token_file {shown(path)}: token {number} is not 16 to 4096 visible ASCII characters",
+                f"token_file {shown_path(path)}: token {number} is not 16 to 4096 visible ASCII characters",
                 field="token_file",
             )
     return found
@@ -141,7 +141,7 @@ def read_login_file(name: str, path: str) -> bytes:
         with Path(path).open("rb") as file:
             data = file.read(MAX_LOGIN_FILE_BYTES + 1)
     except OSError as error:
-        raise InvalidInputError(f"{name} {shown(path)} can't be read: {error.strerror}", field=name) from error
+        raise InvalidInputError(f"{name} {shown_path(path)} can't be read: {error.strerror}", field=name) from error
     if len(data) > MAX_LOGIN_FILE_BYTES:
-        raise InvalidInputError(f"{name} {shown(path)} is larger than {MAX_LOGIN_FILE_BYTES} bytes", field=name)
+        raise InvalidInputError(f"{name} {shown_path(path)} is larger than {MAX_LOGIN_FILE_BYTES} bytes", field=name)
     return data

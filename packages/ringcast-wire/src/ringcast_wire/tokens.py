@@ -19,7 +19,7 @@ import time
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from ringcast_wire._errors import InvalidInputError, shown
+from ringcast_wire._errors import InvalidInputError, shown, shown_path
 from ringcast_wire._service_login import TOKEN, read_login_file
 
 MAX_PRINCIPAL_LENGTH: Final = 64
@@ -93,12 +93,12 @@ def read_known_tokens(path: str) -> list[KnownToken]:
     """
     lines = read_login_file("token_file", path).decode("utf-8", "replace").splitlines()
     found = [
-        _known(f"token_file {shown(path)}: line {number}", line.strip())
+        _known(f"token_file {shown_path(path)}: line {number}", line.strip())
         for number, line in enumerate(lines, 1)
         if line.strip() and not line.startswith("#")
     ]
     if not found:
-        raise InvalidInputError(f"token_file {shown(path)} holds no token", field="token_file")
+        raise InvalidInputError(f"token_file {shown_path(path)} holds no token", field="token_file")
     return found
 
 

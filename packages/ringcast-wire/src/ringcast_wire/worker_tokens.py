@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from ringcast_wire import _limits as limits
 from ringcast_wire import _names as names
-from ringcast_wire._errors import InvalidInputError, shown
+from ringcast_wire._errors import InvalidInputError, shown, shown_path
 from ringcast_wire.permissions import RESERVED, Worker, agent_workers, parse_workers
 from ringcast_wire.tokens import check_principal, digest
 
@@ -88,20 +88,20 @@ def read_worker_tokens(path: str) -> list[WorkerToken]:
         with Path(path).open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise InvalidInputError(f"callout_tokens {shown(path)} can't be read: {error.strerror}") from error
+        raise InvalidInputError(f"callout_tokens {shown_path(path)} can't be read: {error.strerror}") from error
     if len(data) > MAX_FILE_BYTES:
-        raise InvalidInputError(f"callout_tokens {shown(path)} is larger than {MAX_FILE_BYTES} bytes")
+        raise InvalidInputError(f"callout_tokens {shown_path(path)} is larger than {MAX_FILE_BYTES} bytes")
     found: list[tuple[int, WorkerToken]] = []
     for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             try:
                 found.append((number, _read(line)))
             except InvalidInputError as error:
-                raise InvalidInputError(f"callout_tokens {shown(path)}: line {number}: {error}") from None
+                raise InvalidInputError(f"callout_tokens {shown_path(path)}: line {number}: {error}") from None
     try:
         _check_apart(found)
     except InvalidInputError as error:
-        raise InvalidInputError(f"callout_tokens {shown(path)}: {error}") from None
+        raise InvalidInputError(f"callout_tokens {shown_path(path)}: {error}") from None
     return [token for _, token in found]
 
 

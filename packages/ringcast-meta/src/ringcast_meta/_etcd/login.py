@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import grpc
-from ringcast_wire import InvalidInputError, check_login_settings, shown
+from ringcast_wire import InvalidInputError, check_login_settings, shown_path
 
 _FILES: Final = ("tls_ca_file", "tls_cert_file", "tls_key_file")
 
@@ -56,4 +56,4 @@ class EtcdLogin:
         try:
             return Path(path).read_bytes() if path else None
         except OSError as error:
-            raise InvalidInputError(f"{name} {shown(path)} can't be read: {error.strerror}", field=name) from error
+            raise InvalidInputError(f"{name} {shown_path(path)} can't be read: {error.strerror}", field=name) from error

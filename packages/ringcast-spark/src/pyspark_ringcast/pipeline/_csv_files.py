@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StringType, StructField, StructType
-from ringcast_wire import InvalidInputError, shown
+from ringcast_wire import InvalidInputError, shown, shown_path
 from ringcast_wire.csv_reader import MAX_LINE_BYTES, CsvError, CsvRecord, read_header, read_records, width_problem
 
 from pyspark_ringcast.pipeline._csv_options import CsvOptions, parse_csv_options
@@ -184,13 +184,13 @@ def _named_errors(path: str, options: CsvOptions) -> Iterator[None]:
     try:
         yield
     except CsvError as error:
-        raise InvalidInputError(f"file {shown(_plain(path), 300)}, {error}", field="source.paths") from None
+        raise InvalidInputError(f"file {shown_path(_plain(path))}, {error}", field="source.paths") from None
     except UnicodeError as error:
         reason = f"is not {options.rules.encoding}: {error}"
-        raise InvalidInputError(f"file {shown(_plain(path), 300)} {reason}", field="source.paths") from None
+        raise InvalidInputError(f"file {shown_path(_plain(path))} {reason}", field="source.paths") from None
     except (OSError, EOFError, pa.ArrowException) as error:
         reason = f"can't be read: {getattr(error, 'strerror', None) or error}"
-        raise InvalidInputError(f"file {shown(_plain(path), 300)} {reason}", field="source.paths") from None
+        raise InvalidInputError(f"file {shown_path(_plain(path))} {reason}", field="source.paths") from None
 
 
 def _plain(path: str) -> str:
@@ -203,7 +203,7 @@ def _opened(path: str) -> Any:
         return pa.input_stream(_plain(path), compression="detect")
     except OSError as error:
         reason = f"can't be opened: {error.strerror or error}"
-        raise InvalidInputError(f"file {shown(_plain(path), 300)} {reason}", field="source.paths") from None
+        raise InvalidInputError(f"file {shown_path(_plain(path))} {reason}", field="source.paths") from None
 
 
 def _contents(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, Any]]:

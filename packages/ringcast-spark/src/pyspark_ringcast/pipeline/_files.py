@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringcast_wire import InvalidInputError, shown
+from ringcast_wire import InvalidInputError, shown_path
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -39,7 +39,7 @@ def check_free(field: str, path: str) -> None:
     except (OSError, ValueError, NotImplementedError) as error:
         raise _refusal(field, path, error) from None
     if kind != fs.FileType.NotFound:
-        raise InvalidInputError(f"{field} {shown(path, 300)} exists: give a path that does not exist", field=field)
+        raise InvalidInputError(f"{field} {shown_path(path)} exists: give a path that does not exist", field=field)
 
 
 def write_file(field: str, path: str, data: bytes) -> None:
@@ -69,10 +69,10 @@ def read_file(field: str, path: str, max_bytes: int) -> bytes:
     except (OSError, ValueError, NotImplementedError) as error:
         raise _refusal(field, path, error) from None
     if len(data) > max_bytes:
-        raise InvalidInputError(f"{field} {shown(path, 300)} has more than {max_bytes} bytes", field=field)
+        raise InvalidInputError(f"{field} {shown_path(path)} has more than {max_bytes} bytes", field=field)
     return data
 
 
 def _refusal(field: str, path: str, error: Exception) -> InvalidInputError:
     why = "there is no such file" if isinstance(error, FileNotFoundError) else type(error).__name__
-    return InvalidInputError(f"{field} {shown(path, 300)} can't be used: {why}", field=field)
+    return InvalidInputError(f"{field} {shown_path(path)} can't be used: {why}", field=field)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StringType, StructField, StructType
-from ringcast_wire import InvalidInputError, shown
+from ringcast_wire import InvalidInputError, shown, shown_path
 
 from pyspark_ringcast.pipeline import _expressions as expressions
 from pyspark_ringcast.pipeline._csv_files import CORRUPT, read_csv
@@ -120,7 +120,7 @@ def read_raw(spark: SparkSession, source: Source) -> DataFrame:
     """
     for path in source.paths:
         if "://" not in path and not any(mark in path for mark in "*?[{") and not Path(path).exists():
-            raise InvalidInputError(f"source path {shown(path, 300)} does not exist", field="source.paths")
+            raise InvalidInputError(f"source path {shown_path(path)} does not exist", field="source.paths")
     try:
         return _READERS[source.format](spark, source)
     except AnalysisException as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sql
-from ringcast_wire import InvalidInputError, shown
+from ringcast_wire import InvalidInputError, shown_path
 
 from pyspark_ringcast.pipeline._difference import CHANGE_COLUMNS, Planned, changes_hash
 from pyspark_ringcast.pipeline._files import absolute, check_free, read_file, write_file
@@ -55,7 +55,7 @@ def load_plan(spark: SparkSession, path: str) -> Planned:
     found = content_of_changes(changes)
     if found != plan.changes:
         raise InvalidInputError(
-            f"plan {shown(path, 300)} is damaged: it has {found.rows} rows with checksum {found.checksum:x}, and "
+            f"plan {shown_path(path)} is damaged: it has {found.rows} rows with checksum {found.checksum:x}, and "
             f"{plan.changes.rows} with {plan.changes.checksum:x} were planned",
             field="plan",
         )

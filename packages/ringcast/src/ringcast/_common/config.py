@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypedDict
 
 import msgspec
-from ringcast_wire import InvalidInputError, LimitExceededError, Mode, NatsLogin, limits, names, shown
+from ringcast_wire import InvalidInputError, LimitExceededError, Mode, NatsLogin, limits, names, shown, shown_path
 
 from ringcast._common.change import PoisonPolicy
 
@@ -302,10 +302,10 @@ def _from_file(path: str | None) -> dict[str, Any]:
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InvalidInputError(f"{_FILE} {shown(path)} can't be read: {error}", field=_FILE) from error
+        raise InvalidInputError(f"{_FILE} {shown_path(path)} can't be read: {error}", field=_FILE) from error
     worker = table.get("worker", {})
     if not isinstance(worker, dict):
-        raise InvalidInputError(f"{_FILE} {shown(path)}: worker must be a table", field=_FILE)
+        raise InvalidInputError(f"{_FILE} {shown_path(path)}: worker must be a table", field=_FILE)
     return worker
 
 

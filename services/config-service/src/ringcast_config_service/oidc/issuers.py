@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
-from ringcast_wire import InvalidInputError, shown
+from ringcast_wire import InvalidInputError, shown, shown_path
 from ringcast_wire.grpc import read_login_file
 
 PRINCIPAL: Final = "oidc:"
@@ -65,7 +65,7 @@ def read_issuers(path: str) -> tuple[Issuer, ...]:
     try:
         found = msgspec.toml.decode(read_login_file("issuers_file", path), type=_File).issuer
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"issuers_file {shown(path)}: {error}", field="issuers_file") from error
+        raise InvalidInputError(f"issuers_file {shown_path(path)}: {error}", field="issuers_file") from error
     if not 1 <= len(found) <= MAX_ISSUERS:
         raise _wrong(f"has {len(found)} tables [[issuer]]: 1 to {MAX_ISSUERS} are allowed")
     for issuer in found:

@@ -226,7 +226,7 @@ async def test_calls_go_elsewhere_after_one_that_was_not_answered() -> None:
             await client.put("s", "k", "a", "1")
             there = client._calls._endpoints.current.address
             hung = one if there == one.address else two
-            hung.process.signal(signal.SIGSTOP)
+            hung.process.stop()
             try:
                 with pytest.raises(OutcomeUnknownError, match="did not answer within 2 s"):
                     await client.put("s", "k", "a", "1")
@@ -248,7 +248,7 @@ async def test_streams_go_elsewhere_after_what_was_not_answered() -> None:
                     await write("a")
                     there = client._calls._endpoints.current.address
                     hung = one if there == one.address else two
-                    hung.process.signal(signal.SIGSTOP)
+                    hung.process.stop()
                     try:
                         with pytest.raises(UnavailableError, match="did not answer"):
                             await write("b")

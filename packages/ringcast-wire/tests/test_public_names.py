@@ -101,6 +101,7 @@ FROZEN = [
     "limits",
     "names",
     "shown",
+    "shown_path",
     "split_chunks",
     "without_passwords",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from ringcast_config_service.nats.outgoing import Outgoing
@@ -10,7 +10,7 @@ from ringcast_config_service.nats.publisher import EventPublisher, Sent
 from ringcast_config_service.repository import OutboxRecord
 
 ACK_TIMEOUT_S: Final = 5.0
-"""How long a broker that the connection has reached may take to answer."""
+"""How long a broker that the connection has reached may take to answer, of the time in which this process runs."""
 
 
 class Flight:
@@ -18,21 +18,31 @@ class Flight:
 
     __slots__ = ("message", "number", "passed_at", "record", "sent_at", "stored")
 
-    def __init__(self, record: OutboxRecord, message: Outgoing, sent: Sent) -> None:
+    def __init__(self, record: OutboxRecord, message: Outgoing, sent: Sent, sent_at: float) -> None:
         self.record = record
         self.message = message
         self.number, self.stored = sent
-        self.sent_at = _now()
-        self.passed_at = 0.0
-        """When an answer to a later message was first seen; 0 before."""
+        self.sent_at = sent_at
+        self.passed_at: float | None = None
+        """When an answer to a later message was first seen."""
 
 
 class Flights:
-    """The records on their way, in the order in which they were sent, and the bytes of their payloads."""
+    """The records on their way, in the order in which they were sent, and the bytes of their payloads.
 
-    def __init__(self) -> None:
+    Time in which this process stands still does not count (a machine is suspended, or has no core for it): the answers
+    that came meanwhile are not read yet.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        """``now``: a monotonic clock, in seconds."""
         self.bytes = 0
         self._flights: dict[int, Flight] = {}
+        self._clock_s = 0.0
+        self._now = now
+        self._looked_at = now()
+        self._reached = 0
+        self._reached_at = 0.0
 
     def __len__(self) -> int:
         return len(self._flights)
@@ -43,7 +53,7 @@ class Flights:
 
     def add(self, record: OutboxRecord, message: Outgoing, sent: Sent) -> None:
         """A record was sent."""
-        self._flights[record.id] = Flight(record, message, sent)
+        self._flights[record.id] = Flight(record, message, sent, self._clock_s)
         self.bytes += len(record.payload)
 
     def remove(self, record: OutboxRecord) -> Flight:
@@ -51,20 +61,25 @@ class Flights:
         self.bytes -= len(record.payload)
         return self._flights.pop(record.id)
 
-    def give_up_overdue(self, publisher: EventPublisher) -> None:
-        """Cancels answers that the broker has had time for since the connection carried the message to it."""
-        now, reached = _now(), publisher.reached
+    def give_up_overdue(self, publisher: EventPublisher, most_s: float) -> None:
+        """Cancels answers that the broker has had time for since the connection carried the message to it.
+
+        Between two calls, ``most_s`` at most count: who calls does so more often as long as the process runs.
+        """
+        looked_at = self._now()
+        self._clock_s += min(looked_at - self._looked_at, most_s)
+        self._looked_at = looked_at
+        now = self._clock_s
+        if publisher.reached > self._reached:
+            self._reached, self._reached_at = publisher.reached, now
         for flight in list(self._flights.values()):
             if now - flight.sent_at < ACK_TIMEOUT_S:
                 return  # as all after it
-            if flight.number < reached:
-                flight.passed_at = flight.passed_at or now
+            if flight.number < self._reached:
+                if flight.passed_at is None:
+                    flight.passed_at = now
                 since = flight.passed_at
             else:
-                since = publisher.reached_at
+                since = self._reached_at
             if now - since >= ACK_TIMEOUT_S:
                 flight.stored.cancel()
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

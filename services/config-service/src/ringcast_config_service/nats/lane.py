@@ -86,7 +86,7 @@ class Lane:
         self._queue: deque[OutboxRecord] = deque()
         self._queued_bytes = 0
         self._sweep = Sweep(store, host, repository)
-        self._flights = Flights()
+        self._flights = Flights(_now)
         self._bare: set[int] = set()
         """Records that the stream found too large with their changes."""
         self._refused = RefusedRecords(store, repository, host.in_memory, self._bare, telemetry.measures)
@@ -153,7 +153,7 @@ class Lane:
         if not self._nc.is_connected:
             self._leave_all()
             return
-        self._flights.give_up_overdue(self._publisher)
+        self._flights.give_up_overdue(self._publisher, 2 * _TICK_S)
         await self._refused.write()
         if self._setbacks.wait_s:
             return

@@ -56,8 +56,8 @@ _read = msgspec.json.Decoder(_Reply).decode
 class EventPublisher:
     """Publishes over one connection. The caller bounds how many messages are not answered.
 
-    ``reached``: the highest number that was answered, so the connection has carried all up to it; ``reached_at``: when
-    that last rose (the loop's clock). So a slow connection is distinguished from a stream that does not answer.
+    ``reached``: the highest number that was answered, so the connection has carried all up to it. So a slow connection
+    is distinguished from a stream that does not answer.
     """
 
     def __init__(self, nc: Client) -> None:
@@ -67,7 +67,6 @@ class EventPublisher:
         self._unanswered: dict[str, Stored] = {}
         self._subscribing = asyncio.Lock()
         self.reached = 0
-        self.reached_at = 0.0
 
     async def send(self, subject: str, payload: bytes, headers: dict[str, str]) -> Sent:
         """Sends one message, after those sent before.
@@ -109,8 +108,7 @@ class EventPublisher:
         future = self._unanswered.get(token)
         if future is None or future.done():
             return
-        if (number := int(token)) > self.reached:
-            self.reached, self.reached_at = number, asyncio.get_running_loop().time()
+        self.reached = max(self.reached, int(token))
         if msg.headers and msg.headers.get("Status") == _NO_STREAM:
             future.set_exception(NoStreamResponseError())
             return

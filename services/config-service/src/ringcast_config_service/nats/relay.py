@@ -91,7 +91,8 @@ class Relay:
         """There is something to publish."""
         by_store: dict[str, list[OutboxRecord]] = {}
         for event in events:
-            by_store.setdefault(event.subject.split(".", 3)[2], []).append(event)
+            if event.id not in self.in_memory:  # where a sweep has read it before we heard of it
+                by_store.setdefault(event.subject.split(".", 3)[2], []).append(event)
         for store, records in by_store.items():
             lane, size = self._lane(store), sum(len(record.payload) for record in records)
             if self._has_room(lane, len(records), size):

@@ -89,15 +89,17 @@ class Sweep:
             if not await self._host.claims.claim(self._store):
                 self.end()  # another instance sweeps this store
                 return True
+            # Those as well that the read still finds, and that are stored and deleted before it ends.
+            in_memory = frozenset(self._host.in_memory)
             records = await self._repository.outbox(self._store, self._after, limit, PAGE_BYTES)
         except RingcastError as error:
             log.warning("relay.outbox_unreadable", store=self._store, error=error)
             self.end()
             self.delay()
             return False
-        in_memory = self._host.in_memory
+        in_memory |= self._host.in_memory
         page = [record for record in records if record.id <= self._upto and record.id not in in_memory]
-        in_memory.update(record.id for record in page)
+        self._host.in_memory.update(record.id for record in page)
         self.page.extend(page)
         if not records or records[-1].id >= self._upto:
             self.end()

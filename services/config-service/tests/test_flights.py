@@ -10,7 +10,6 @@ from ringcast_config_service.nats import flights as flights_module
 from ringcast_config_service.nats.flights import Flights
 from ringcast_config_service.nats.publisher import Sent
 
-
 ANSWERS_S = flights_module.ACK_TIMEOUT_S
 TICK_S = 1.0
 

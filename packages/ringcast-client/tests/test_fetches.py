@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
+from pathlib import Path
 
 import pytest
 from ringcast_client import ConfigServiceClient
+from ringcast_client._fetch_connection import FetchConnection
 from ringcast_client.blocking import BlockingFetchClient
 from ringcast_client.fetches import FetchClient, FetchRetries, partition_request
 from ringcast_testkit import ConfigServiceProcess, NatsServer
@@ -57,3 +61,31 @@ async def test_a_cancelled_request_leaves_the_connection_open_and_a_silence_ends
         finally:
             config_service.resume()
         assert await client.heads(store_name, "list", 10) == before
+
+
+async def test_why_a_login_is_refused_is_said_where_its_connection_broke_first(tmp_path: Path) -> None:
+    """The server ends it as soon as it has read the password, which can take its answer away."""
+    with NatsServer(tmp_path, authorization={"user": "a", "password": "right"}) as server:
+        broken = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            there, back = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(await there.readline())
+            if not broken.is_set():
+                broken.set()
+                linger = struct.pack("ii", 1, 0)  # a reset in place of an end
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                await reader.readline()
+            else:
+                back.write(await reader.readline())
+                writer.write(await there.readline())
+                await writer.drain()
+            writer.close()
+            back.close()
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as link:
+            url = f"nats://127.0.0.1:{link.sockets[0].getsockname()[1]}"
+            login = NatsLogin(user="a", password="wrong")
+            with pytest.raises(UnavailableError, match="can't be reached: .*Authorization Violation"):
+                await FetchConnection.open((url,), login, "test", 10)
+        assert broken.is_set()

@@ -50,29 +50,37 @@ class FetchConnection:
             UnavailableError: no server replies, or none accepts the login.
         """
         connection = cls()
-        client = connection._client
-        shown = without_passwords(servers)
         try:
             async with asyncio.timeout(timeout_s):
-                await client.connect(
-                    servers=list(servers),
-                    name=name,
-                    inbox_prefix=names.TOOLS_INBOX_PREFIX.encode(),
-                    connect_timeout=max(1, int(timeout_s)),
-                    allow_reconnect=False,  # the next request opens another
-                    max_reconnect_attempts=1,
-                    reconnect_time_wait=0,
-                    error_cb=connection._remember_error,
-                    disconnected_cb=connection._fail_all,
-                    **login.connect_options(servers),
-                )
-                connection._inbox = client.new_inbox()
-                await client.subscribe(f"{connection._inbox}.*", cb=connection._on_message, pending_bytes_limit=0)
+                try:
+                    await connection._connect(servers, login, name, timeout_s)
+                except ConnectionResetError:
+                    # So may end the connection to a server that refuses a login, before its reason is read.
+                    await connection.close()
+                    connection._client, connection._last_error = Client(), None
+                    await connection._connect(servers, login, name, timeout_s)
         except (OSError, TimeoutError, ValueError, nats.errors.Error) as error:
             await connection.close()
             why = str(connection._last_error or error) or "no answer in time"
-            raise UnavailableError(f"NATS at {shown} can't be reached: {why}") from None
+            raise UnavailableError(f"NATS at {without_passwords(servers)} can't be reached: {why}") from None
         return connection
+
+    async def _connect(self, servers: tuple[str, ...], login: NatsLogin, name: str, timeout_s: float) -> None:
+        client = self._client
+        await client.connect(
+            servers=list(servers),
+            name=name,
+            inbox_prefix=names.TOOLS_INBOX_PREFIX.encode(),
+            connect_timeout=max(1, int(timeout_s)),
+            allow_reconnect=False,  # the next request opens another
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+            error_cb=self._remember_error,
+            disconnected_cb=self._fail_all,
+            **login.connect_options(servers),
+        )
+        self._inbox = client.new_inbox()
+        await client.subscribe(f"{self._inbox}.*", cb=self._on_message, pending_bytes_limit=0)
 
     @property
     def closed(self) -> bool:

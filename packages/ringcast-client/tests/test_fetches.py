@@ -86,6 +86,6 @@ async def test_why_a_login_is_refused_is_said_where_its_connection_broke_first(t
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as link:
             url = f"nats://127.0.0.1:{link.sockets[0].getsockname()[1]}"
             login = NatsLogin(user="a", password="wrong")
-            with pytest.raises(UnavailableError, match="can't be reached: .*Authorization Violation"):
+            with pytest.raises(UnavailableError, match=r"can't be reached: .*Authorization Violation"):
                 await FetchConnection.open((url,), login, "test", 10)
         assert broken.is_set()

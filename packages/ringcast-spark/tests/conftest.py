@@ -34,7 +34,7 @@ def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def spark(event_log: Path, spark_home: Path) -> Iterator[SparkSession]:
     """Two cores, and each failed task is tried four times, as on a cluster."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = str(spark_daemon.executable(spark_home))
     os.environ["SPARK_HOME"] = str(spark_home)
     paths = os.pathsep.join(path for path in sys.path if path)
     session = (
@@ -49,7 +49,6 @@ def spark(event_log: Path, spark_home: Path) -> Iterator[SparkSession]:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.executorEnv.PYTHONPATH", paths)
-        .config(map={**spark_daemon.SETTINGS})
         .config("spark.eventLog.enabled", "true")
         .config("spark.eventLog.compress", "false")
         .config("spark.eventLog.dir", event_log.as_uri())

@@ -18,7 +18,7 @@ from ringcast_wire.grpc import pb
 
 Store = Any  # of conftest.py
 PASSWORD = "hunter2"
-QUICKLY = {"timeout_s": "1", "user": "somebody", "password": PASSWORD}
+QUICKLY = {"timeout_s": "10", "user": "somebody", "password": PASSWORD}
 
 
 def one_clear_error(caught: pytest.ExceptionInfo[PySparkException]) -> str:

@@ -22,9 +22,15 @@ async def from_thread(items: Iterable[T], *, ahead: int = 2) -> AsyncGenerator[T
     room = threading.Semaphore(ahead)
     stopped = threading.Event()
 
+    def put(item: T | None, error: BaseException | None) -> None:
+        # An interrupt cancels the task that waits here at any step of this, also between a look at its future and the
+        # result for it (asyncio.run).
+        with suppress(asyncio.InvalidStateError):
+            queue.put_nowait((item, error))
+
     def hand_over(item: T | None, error: BaseException | None) -> None:
         with suppress(RuntimeError):  # the loop is closed: no task waits any more
-            loop.call_soon_threadsafe(queue.put_nowait, (item, error))
+            loop.call_soon_threadsafe(put, item, error)
 
     def work() -> None:
         try:

@@ -1,8 +1,8 @@
 """The daemon that forks Spark's Python workers, with what they need imported before.
 
 Spark's own daemon imports nothing, so that each worker imports pyarrow, pandas and the connector again, and collects
-the garbage among all their objects after each task: more CPU than the tasks of a test. A session takes this one by
-`SETTINGS`.
+the garbage among all their objects after each task: more CPU than the tasks of a test. Nor can a setting choose the
+daemon of the workers that plan a read or write. A session has this one for all where :func:`executable` is its Python.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import shlex
 import sys
 from pathlib import Path
-
-SETTINGS = {"spark.python.daemon.module": "ringcast_testkit.spark_daemon"}
-"""For the builder of a session whose workers find this package by ``spark.executorEnv.PYTHONPATH``."""
 
 _MODULES = (
     "pandas",
@@ -23,6 +21,26 @@ _MODULES = (
     "pyspark_ringcast._stream.sink",
     "pyspark_ringcast._stream.source",
 )
+
+
+_EXECUTABLE = """#!/bin/sh
+if [ "$1 $2" = "-m pyspark.daemon" ]; then
+  shift 2
+  set -- -m ringcast_testkit.spark_daemon "$@"
+fi
+exec {python} "$@"
+"""
+
+
+def executable(directory: Path) -> Path:
+    """A Python for ``PYSPARK_PYTHON`` that has this daemon in place of Spark's own; made in a directory.
+
+    Its workers find this package by ``spark.executorEnv.PYTHONPATH``.
+    """
+    path = directory / "python"
+    path.write_text(_EXECUTABLE.format(python=shlex.quote(sys.executable)))
+    path.chmod(0o755)
+    return path
 
 
 def main() -> None:

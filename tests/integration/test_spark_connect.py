@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, ManagedProcess, NatsServer, ReservedPort
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, ManagedProcess, NatsServer, ReservedPort, spark_daemon
 from ringcast_wire.grpc import ConfigServiceStub, pb
 
 from tests.integration import spark_connect_calls, spark_connect_client
@@ -98,7 +98,7 @@ def connect_server(home: Path, directory: Path, port: ReservedPort) -> ManagedPr
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {
         "SPARK_HOME": str(home),
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": str(spark_daemon.executable(home)),
         "PYTHONPATH": paths,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }

@@ -150,7 +150,8 @@ ROOMS = (
             ("writes", ("telemetry", "repository", "permits", "caller")),
             ("nats", ("telemetry", "repository")),
             ("histories", ("nats", "telemetry", "repository")),
-            ("lifecycle", ("maintenance", "nats", "repository")),
+            ("migrations", ("repository",)),
+            ("lifecycle", ("maintenance", "migrations", "nats", "repository")),
             ("policies", ("repository",)),
             ("handlers", ("lifecycle", "histories", "nats", "writes", "telemetry", "repository", "permits", "caller")),
             (

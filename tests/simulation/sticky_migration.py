@@ -11,10 +11,10 @@ from functools import partial
 from typing import ClassVar, Final
 
 from ringcast._protocol.sticky.leader import View
-from ringcast._protocol.sticky.migration import Guard, Stage, Step, may_end, next_steps, unguarded
+from ringcast._protocol.sticky.migration import Guard, Step, may_end, unguarded
 from ringcast._protocol.sticky.ownership import OwnedState
 from ringcast._protocol.sticky.records import Rule
-from ringcast_wire import names
+from ringcast_wire import Stage, names, next_stages
 
 from tests.simulation.sticky_judge import Call, Violation
 from tests.simulation.sticky_machines import KEY, PARTITIONS, state_of, states_among, table_among
@@ -146,7 +146,7 @@ class MigratingWorld(World):
     def operate(self) -> None:
         """Takes a step, if one may be taken."""
         self.after(self.draw.uniform(0.5, 1.5) * _STEP_S, self.operate)
-        able = [stage for stage in sorted(next_steps(self.step)) if self.may_go_to(stage)]
+        able = [stage for stage in sorted(next_stages(self.step.stage)) if self.may_go_to(stage)]
         if not self.faulty:
             able = [] if self.step.stage is self.final else [stage for stage in able if stage is self.towards_final()]
         if able and self.draw.random() < (0.3 if self.step.stage is Stage.SWITCH else 0.8):

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from ringcast._protocol.sticky.migration import Stage
+from ringcast_wire import Stage
 
 from tests.simulation.sticky_judge import Violation
 from tests.simulation.sticky_migration import MigratingWorld

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ringcast_wire import (
+    MIGRATING_WIRE_VERSION,
     WIRE_VERSION,
     BatchRequest,
     Change,
@@ -16,6 +17,7 @@ from ringcast_wire import (
     FetchReply,
     HeadsReply,
     LeaseRecord,
+    Migration,
     MismatchError,
     Mode,
     NodeRecord,
@@ -24,15 +26,18 @@ from ringcast_wire import (
     ProtocolError,
     Row,
     SlotClaim,
+    Stage,
     StoreSettings,
     Strategy,
     decode_batch_request,
     decode_event,
     decode_fetch_reply,
     decode_heads_reply,
+    decode_migration,
     decode_partition_request,
     decode_record,
     encode,
+    encode_migration,
     encode_record,
 )
 
@@ -187,8 +192,36 @@ def test_a_store_of_another_hash_or_wire_version_is_refused() -> None:
     entries = StoreSettings(partition_count=4).to_kv()
     with pytest.raises(MismatchError, match="hash mismatch: the store has crc32, xxh64-42 was requested"):
         StoreSettings.from_kv({**entries, "hash": b'"crc32"'})
-    with pytest.raises(MismatchError, match="wire_version mismatch: the store has 2, 1 was requested"):
-        StoreSettings.from_kv({**entries, "wire_version": b"2"})
+    with pytest.raises(MismatchError, match="wire_version mismatch: the store has 3, 1 was requested"):
+        StoreSettings.from_kv({**entries, "wire_version": b"3"})
+
+
+def test_a_store_that_migrates_has_the_settings_of_one_that_does_not() -> None:
+    entries = StoreSettings(partition_count=4).to_kv()
+    migrating = {**entries, "wire_version": str(MIGRATING_WIRE_VERSION).encode()}
+    assert StoreSettings.from_kv(migrating) == StoreSettings.from_kv(entries)
+
+
+def test_a_step_of_a_migration_is_read_as_it_was_written() -> None:
+    for stage in Stage:
+        step = Migration(stage=stage, number=7, lease_ttl_ms=10_000, call_bound_ms=1_000)
+        assert decode_migration(encode_migration(step)) == step
+        if stage in (Stage.OFF, Stage.SHADOW):
+            step.require_served()
+        else:
+            with pytest.raises(MismatchError, match=f"at the stage {stage.name.lower()}, which this build does not"):
+                step.require_served()
+
+
+@pytest.mark.parametrize(
+    "changed", [{"stage": "shade"}, {"stage": 1}, {"number": 0}, {"number": 2**53}, {"call_bound_ms": 9_000}]
+)
+def test_what_is_no_step_of_a_migration_is_refused(changed: dict[str, object]) -> None:
+    step = {"stage": "shadow", "number": 7, "lease_ttl_ms": 10_000, "call_bound_ms": 1_000}
+    with pytest.raises(ProtocolError, match="the step of a migration can't be read"):
+        decode_migration(msgspec.json.encode({**step, **changed}))
+    with pytest.raises(ProtocolError, match="takes 1025 bytes"):
+        decode_migration(b" " * 1025)
 
 
 def test_a_strategy_that_this_build_does_not_know_is_refused_before_other_settings_are_read() -> None:

@@ -10,7 +10,7 @@ import pytest
 from ringcast._protocol.sticky.evidence import LeaseEvidence
 from ringcast._protocol.sticky.fence import Fence, FenceTimes
 from ringcast._protocol.sticky.leader import Leader, LeaderTimes, View, WriteTable
-from ringcast._protocol.sticky.migration import Guard, Stage, Step, may_end, next_steps, unguarded
+from ringcast._protocol.sticky.migration import Guard, Step, may_end, unguarded
 from ringcast._protocol.sticky.ownership import Deed, OwnedState, Ownership
 from ringcast._protocol.sticky.plan import Wishes
 from ringcast._protocol.sticky.records import (
@@ -26,7 +26,7 @@ from ringcast._protocol.sticky.records import (
     decode_table,
     encode_table,
 )
-from ringcast_wire import ProtocolError
+from ringcast_wire import ProtocolError, Stage, next_stages
 
 A, B = (Session(name, name, number) for name, number in (("a", 1), ("b", 2)))
 WAIT_S = 11.0
@@ -249,7 +249,7 @@ def test_at_the_end_no_worker_is_guarded() -> None:
 
 
 def test_an_operator_goes_one_stage_further_or_back_to_the_shadow() -> None:
-    ways = {stage: set(next_steps(Step(stage, 1))) for stage in Stage}
+    ways = {stage: set(next_stages(stage)) for stage in Stage}
     assert ways == {
         Stage.OFF: {Stage.SHADOW},
         Stage.SHADOW: {Stage.OFF, Stage.VALIDATE},

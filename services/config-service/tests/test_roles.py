@@ -39,6 +39,7 @@ REQUESTS: dict[str, Any] = {
     "VerifyAudit": pb.VerifyAuditRequest(),
     "CreateStore": pb.CreateStoreRequest(name="s", partition_count=8),
     "GetStore": pb.GetStoreRequest(name="s"),
+    "MigrateStore": pb.MigrateStoreRequest(name="s", stage=pb.MIGRATION_STAGE_SHADOW),
     "UpdateStore": pb.UpdateStoreRequest(name="s", inline_max_bytes=8),
     "GetStorePolicy": pb.GetStorePolicyRequest(name="s"),
     "SetStorePolicy": pb.SetStorePolicyRequest(name="s", policy=pb.StorePolicy(max_keys=50)),

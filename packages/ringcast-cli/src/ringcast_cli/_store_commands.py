@@ -1,4 +1,4 @@
-"""``ringcast store create|show|list|update|delete|restore|new-history|policy``."""
+"""``ringcast store create|show|list|update|migrate|delete|restore|new-history|policy``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ringcast_wire import DEFAULT_CALL_BOUND_MS, DEFAULT_LEASE_TTL_MS, Mode, Str
 from ringcast_cli._client import service_client
 from ringcast_cli._config import CliConfig
 from ringcast_cli._deletion import confirm, delete_slowly, deletion_options, print_deletion, restorable
+from ringcast_cli._migrate_command import migrate
 from ringcast_cli._options import Duration, settings_of, shared_options
 from ringcast_cli._output import print_json, print_table, visible
 from ringcast_cli._policy_commands import policy
@@ -229,6 +230,7 @@ def _print_store(info: StoreInfo, config: CliConfig) -> None:
         ("mode", info.mode),
         ("strategy", info.strategy),
         *((label, f"{time_ms / 1000:g} s") for label, time_ms in times if time_ms is not None),
+        *((("migration", info.migration.stage),) if info.migration is not None else ()),
         ("hash", info.hash),
         ("inline", f"values up to {info.inline_max_bytes} bytes"),
         ("created", created.isoformat(timespec="seconds")),
@@ -241,6 +243,7 @@ def _print_store(info: StoreInfo, config: CliConfig) -> None:
         print_table(["key", "rows", "bytes"], rows, right=frozenset({1, 2}))
 
 
+store.add_command(migrate)
 store.add_command(policy)
 
 COMMANDS: Final = {"store": store}

@@ -19,12 +19,14 @@ from ringcast_wire import (
     check_row,
     check_row_id,
     names,
+    stage_name,
 )
-from ringcast_wire.grpc import MODES, ROLES, STRATEGIES, pb
+from ringcast_wire.grpc import MODES, ROLES, STAGES, STRATEGIES, pb
 from ringcast_wire.key_ring import ListKeys
 
 _MODES = {number: mode for mode, number in MODES.items()}
 _ROLES = {number: role for role, number in ROLES.items()}
+_STAGES = {number: stage for stage, number in STAGES.items()}
 _STRATEGIES = {number: strategy for strategy, number in STRATEGIES.items()}
 
 
@@ -56,6 +58,19 @@ class KeyInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class MigrationInfo:
+    """A step of the migration of a store to exclusive ownership, and the times that go with it.
+
+    ``stage``: ``off``, ``shadow``, ``validate`` or ``switch``. ``number`` rises with each step.
+    """
+
+    stage: str
+    number: int
+    lease_ttl_ms: int
+    call_bound_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoreInfo:
     """A store, its settings, and its config keys."""
 
@@ -74,6 +89,8 @@ class StoreInfo:
     """Of a store of the strategy ``sticky``: how long a lease lasts after its refresh was asked for."""
     call_bound_ms: int | None = None
     """Of a store of the strategy ``sticky``: the bound on one handler call."""
+    migration: MigrationInfo | None = None
+    """The last step of its migration to exclusive ownership; ``None``: there never was one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +259,19 @@ def store_info(store: pb.Store) -> StoreInfo:
         history_id=store.history_id,
         lease_ttl_ms=store.lease_ttl_ms if store.HasField("lease_ttl_ms") else None,
         call_bound_ms=store.call_bound_ms if store.HasField("call_bound_ms") else None,
+        migration=_migration(store),
+    )
+
+
+def _migration(store: pb.Store) -> MigrationInfo | None:
+    if not store.HasField("migration"):
+        return None
+    step = store.migration
+    return MigrationInfo(
+        stage=stage_name(_STAGES[step.stage]),
+        number=step.number,
+        lease_ttl_ms=step.lease_ttl_ms,
+        call_bound_ms=step.call_bound_ms,
     )
 
 

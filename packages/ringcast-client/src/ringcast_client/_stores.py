@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ringcast_wire import MAX_LEASE_TTL_MS, MIN_LEASE_TTL_MS, NO_POLICY, Mode, StorePolicy, Strategy, names
-from ringcast_wire.grpc import MODES, STRATEGIES, pb
+from ringcast_wire import MAX_LEASE_TTL_MS, MIN_LEASE_TTL_MS, NO_POLICY, Mode, Stage, StorePolicy, Strategy, names
+from ringcast_wire.grpc import MODES, STAGES, STRATEGIES, pb
 
 from ringcast_client._calls import Calls
 from ringcast_client._input import check_inline, check_range, where
@@ -118,6 +118,25 @@ class StoreCalls:
         _set_times(request, lease_ttl_ms, call_bound_ms)
         return store_info(await self._calls.unary(self._calls.rpc.UpdateStore, request))
 
+    async def migrate_store(
+        self, name: str, stage: Stage, *, lease_ttl_ms: int | None = None, call_bound_ms: int | None = None
+    ) -> StoreInfo:
+        """Takes a step of the migration of a store to exclusive ownership; returns the store as it is then.
+
+        From ``OFF`` it goes to ``SHADOW``: workers compute who would own what, and nobody obeys. From there back to
+        ``OFF``. Where the store is at that stage already nothing changes. ``lease_ttl_ms`` and ``call_bound_ms`` go
+        with the step to ``SHADOW`` alone, and are as for :meth:`create_store`.
+
+        Raises:
+            InvalidInputError: the store can't go to that stage; or a time is out of range, or does not go with it.
+            ConditionFailedError: another step was taken at this moment.
+            UnavailableError: NATS does not have it yet. The step is taken: the service goes on trying.
+            UnknownStoreError, StoreDeletedError: there is no such store.
+        """
+        request = pb.MigrateStoreRequest(name=names.check_name("store", name), stage=STAGES[stage])
+        _set_times(request, lease_ttl_ms, call_bound_ms)
+        return store_info(await self._calls.unary(self._calls.rpc.MigrateStore, request))
+
     async def get_store_policy(self, name: str) -> StorePolicyInfo:
         """What a store allows, and how much of it is used.
 
@@ -186,7 +205,9 @@ class StoreCalls:
 
 
 def _set_times(
-    request: pb.CreateStoreRequest | pb.UpdateStoreRequest, lease_ttl_ms: int | None, call_bound_ms: int | None
+    request: pb.CreateStoreRequest | pb.UpdateStoreRequest | pb.MigrateStoreRequest,
+    lease_ttl_ms: int | None,
+    call_bound_ms: int | None,
 ) -> None:
     """Sets those that are given. The bound on a call is checked by the service, which knows the lease."""
     if lease_ttl_ms is not None:

@@ -74,6 +74,16 @@ from ringcast_wire._messages import (
     encode,
     encode_record,
 )
+from ringcast_wire._migration import (
+    MIGRATING_WIRE_VERSION,
+    SERVED,
+    Migration,
+    Stage,
+    decode_migration,
+    encode_migration,
+    next_stages,
+    stage_name,
+)
 from ringcast_wire._ownership_times import (
     DEFAULT_CALL_BOUND_MS,
     DEFAULT_LEASE_TTL_MS,
@@ -196,4 +206,12 @@ __all__ = [
     "shown_path",
     "split_chunks",
     "without_passwords",
+    "MIGRATING_WIRE_VERSION",
+    "SERVED",
+    "Migration",
+    "Stage",
+    "decode_migration",
+    "encode_migration",
+    "next_stages",
+    "stage_name",
 ]

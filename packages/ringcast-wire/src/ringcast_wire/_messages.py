@@ -14,6 +14,7 @@ from ringcast_core import HASH_NAME
 
 from ringcast_wire._errors import InvalidInputError, MismatchError, ProtocolError
 from ringcast_wire._limits import MAX_BATCH_ROWS, MAX_SEAL_PENDING
+from ringcast_wire._migration import MIGRATING_WIRE_VERSION
 from ringcast_wire._names import check_partition_count
 from ringcast_wire._ownership_times import check_ownership_times
 
@@ -104,6 +105,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
         check_partition_count(settings.partition_count)
         if settings.strategy is Strategy.STICKY:
             _require_times(settings)
+        if settings.wire_version == MIGRATING_WIRE_VERSION:  # that of a step, which does not change the settings
+            settings = msgspec.structs.replace(settings, wire_version=WIRE_VERSION)
         settings.require(wire_version=WIRE_VERSION, hash=HASH_NAME)
         return settings
 

@@ -44,7 +44,7 @@ GRPC_REASON_KEY: Final = "ringcast-reason-bin"
 """Why a call is made, of any kind: UTF-8."""
 
 SETTING_HISTORY: Final = "history_id"
-"""The entry of a store's metadata bucket that names its history; the one entry there that may change."""
+"""The entry of a store's metadata bucket that names its history; it may change."""
 
 FETCH_BATCH: Final = "batch"
 FETCH_FULL: Final = "full"
@@ -206,6 +206,8 @@ def notify_stream(store: str) -> str:
 
 META_DELETED: Final = "deleted"
 """Entry of the metadata bucket of a store that is deleted: a sentence that says when, and until when."""
+META_MIGRATION: Final = "migration"
+"""Entry of the metadata bucket of a store that migrates, or once did: the operator's step. It may change."""
 
 
 def notify_stream_subjects(store: str) -> str:

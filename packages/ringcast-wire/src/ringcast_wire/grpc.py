@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 
 from ringcast_wire._errors import ConditionFailedError, ErrorCode, RingcastError, UnavailableError, error_from_code
 from ringcast_wire._messages import Mode, Role, Strategy
+from ringcast_wire._migration import Stage
 from ringcast_wire._names import (
     GRPC_ELSEWHERE_KEY,
     GRPC_ERROR_KEY,
@@ -32,6 +33,11 @@ STRATEGIES: Final[Mapping[Strategy, pb.Strategy]] = {
     strategy: getattr(pb, f"STRATEGY_{strategy.name}") for strategy in Strategy
 }
 """The number that each strategy has in protobuf, under the same name."""
+
+STAGES: Final[Mapping[Stage, pb.MigrationStage]] = {
+    stage: getattr(pb, f"MIGRATION_STAGE_{stage.name}") for stage in Stage
+}
+"""The number that each stage of a migration has in protobuf, under the same name."""
 
 ROLES: Final[Mapping[Role, pb.Role]] = {role: getattr(pb, f"ROLE_{role.name}") for role in Role}
 """The number that each role has in protobuf, under the same name."""
@@ -147,6 +153,7 @@ __all__ = [
     "MODES",
     "ROLES",
     "SERVICE_NAME",
+    "STAGES",
     "STATUS",
     "STRATEGIES",
     "ServiceLogin",

@@ -63,7 +63,7 @@ class Worker:
 def service_user() -> User:
     """The config service: makes streams and buckets, removes those of purged stores, publishes events, answers, and
     removes dead letters: leases, members and settings are in buckets that no message can be deleted from."""
-    settings = (*StoreSettings.__struct_fields__, names.SETTING_HISTORY, names.META_DELETED)
+    settings = (*StoreSettings.__struct_fields__, names.SETTING_HISTORY, names.META_DELETED, names.META_MIGRATION)
     publish = [
         "$JS.API.INFO",
         "$JS.API.STREAM.INFO.*",

@@ -14,14 +14,17 @@ from typing import Final
 from ringcast_wire import (
     ErrorCode,
     LeaseRecord,
+    Migration,
     Mode,
     NodePhase,
     NodeRecord,
+    Stage,
     StoreSettings,
     Strategy,
     UnavailableError,
     UnknownKeyError,
     UnknownStoreError,
+    decode_migration,
     names,
 )
 
@@ -30,7 +33,7 @@ from ringcast._coordination.sticky_view import KeyRecords, key_records
 from ringcast._protocol.assignment import owners
 from ringcast._protocol.kv_mirror import Entry
 from ringcast._protocol.membership import Membership
-from ringcast._protocol.sticky.records import Phase, Session
+from ringcast._protocol.sticky.records import Phase, Rule, Session
 
 DEFAULT_SERVERS: Final = "nats://127.0.0.1:4222"
 DEFAULT_TIMEOUT_S: Final = 10.0
@@ -85,6 +88,20 @@ class Exclusive:
 
 
 @dataclass(frozen=True, slots=True)
+class Shadow:
+    """What a store that migrates has besides at the stage ``SHADOW``, for one key. Nobody obeys it.
+
+    ``workers`` have a session: each of them could be an owner. ``owners`` is by partition number what a leader plans,
+    and ``None`` as long as there is no plan for the step of this number.
+    """
+
+    step: int
+    leader: str | None
+    workers: tuple[str, ...]
+    owners: tuple[str | None, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
 class Topology:
     """The owners of one config key. ``owners`` is by partition number; ``None``: there is no worker to own it."""
 
@@ -95,6 +112,15 @@ class Topology:
     owners: tuple[str | None, ...]
     exclusive: Exclusive | None = None
     """``None`` where the strategy of the store does not promise one owner at every moment."""
+    shadow: Shadow | None = None
+    """``None`` unless the store is at the stage ``SHADOW`` of a migration."""
+
+    @property
+    def moves(self) -> int | None:
+        """How many partitions the plan of a store that migrates gives to others; ``None``: there is no plan."""
+        if self.shadow is None or self.shadow.owners is None:
+            return None
+        return sum(now != then for now, then in zip(self.owners, self.shadow.owners, strict=True))
 
 
 async def read_topology(
@@ -124,21 +150,23 @@ async def read_topologies(
 ) -> list[Topology]:
     """The topology of every key of a store that has members, by name of the key. Raises as :func:`read_topology`."""
     read = await _read(servers_of(servers), store, ">", timeout_s)
-    tables = {name.partition(".")[0] for name in read.owners if not name.startswith("~")}
-    keys = tables | {name.partition(".")[0] for name in read.nodes if not names.is_ended_key(name)}
+    tables = read.owners if _is_exclusive(read.settings) else ()
+    named = [*tables, *(name for name in read.nodes if not names.is_ended_key(name))]
+    keys = {name.partition(".")[0] for name in named if not name.startswith("~")}
     found = [_topology(read, store, key) for key in sorted(keys)]
     return [each for each in found if each.members or each.exclusive is None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Buckets:
-    """What was read. ``owners`` and ``wishes`` are empty where ownership is not exclusive."""
+    """What was read. ``owners`` and ``wishes`` are empty where ownership is not exclusive, nor is to be."""
 
     settings: StoreSettings
     nodes: Mapping[str, bytes]
     leases: Mapping[str, bytes]
     owners: Mapping[str, bytes]
     wishes: Mapping[str, bytes]
+    migration: Migration | None = None
 
 
 async def _read(servers: Sequence[str], store: str, keys: str, timeout_s: float) -> _Buckets:
@@ -157,7 +185,10 @@ async def _read(servers: Sequence[str], store: str, keys: str, timeout_s: float)
         settings = StoreSettings.from_kv(meta)
         leases = await read(names.LEASES_BUCKET) or {}
         if not _is_exclusive(settings):
-            return _Buckets(settings, await read(names.nodes_bucket(store), keys) or {}, leases, {}, {})
+            nodes = await read(names.nodes_bucket(store), keys) or {}
+            step = decode_migration(meta[names.META_MIGRATION]) if names.META_MIGRATION in meta else None
+            planned = await read(names.owners_bucket(store), keys) if step is not None and step.is_on else None
+            return _Buckets(settings, nodes, leases, planned or {}, {}, step)
         owners = await read(names.owners_bucket(store), keys)
         wishes = await read(names.wishes_bucket(store), keys)
     if owners is None or wishes is None:
@@ -198,7 +229,20 @@ def _topology(read: _Buckets, store: str, key: str) -> Topology:
         if record is not None:
             lease = membership.leases.get(record.lease, LeaseRecord)
             members.append(_member(worker_id, record, lease, owned.get(worker_id, [])))
-    return Topology(store, key, settings, tuple(members), owner_of)
+    return Topology(store, key, settings, tuple(members), owner_of, shadow=_shadow(read, key))
+
+
+def _shadow(read: _Buckets, key: str) -> Shadow | None:
+    step = read.migration
+    if step is None or step.stage is not Stage.SHADOW:
+        return None
+    records = key_records(read.owners, None, key, read.settings.partition_count)
+    table, leader = records.table, records.term.leader if records.term is not None else None
+    if table is None or table.rule is not Rule.PEERS or table.step != step.number:
+        return Shadow(step.number, leader, (), None)
+    said = {Session(name, state.lease, state.session) for name, state in records.states.items() if state.session}
+    workers = tuple(sorted(session.worker_id for session in said & set(table.peers)))
+    return Shadow(step.number, leader, workers, tuple(_worker(entry.owner) for entry in table.entries))
 
 
 def _topology_of_table(
@@ -268,4 +312,4 @@ def servers_of(servers: str | Sequence[str] | None) -> list[str]:
     return [part.strip() for part in servers.split(",")] if isinstance(servers, str) else list(servers)
 
 
-__all__ = ["Exclusive", "Member", "Owned", "Topology", "read_topologies", "read_topology"]
+__all__ = ["Exclusive", "Member", "Owned", "Shadow", "Topology", "read_topologies", "read_topology"]

@@ -60,6 +60,7 @@ RULES: Final[dict[str, Rule]] = {
     "GetStore": Rule(Role.READER, "name"),
     "ListStores": Rule(Role.READER, EACH),
     "UpdateStore": Rule(Role.ADMIN, "name"),
+    "MigrateStore": Rule(Role.ADMIN, "name"),
     "GetStorePolicy": Rule(Role.READER, "name"),
     "SetStorePolicy": Rule(Role.ADMIN, "name"),
     "DeleteStore": Rule(Role.ADMIN, "name"),

@@ -13,14 +13,17 @@ from ringcast_wire import (
     InvalidInputError,
     Mode,
     RingcastError,
+    Stage,
     StoreSettings,
     Strategy,
     check_ownership_times,
     limits,
     names,
+    stage_name,
 )
 
 from ringcast_config_service.maintenance import Term
+from ringcast_config_service.migrations import next_step
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.repository import (
     SERVICE,
@@ -84,6 +87,19 @@ class Lifecycle:
             return found
         found = await self._stores.update_store(name, check_inline(inline_max_bytes), by)
         self._forget(name)
+        return found
+
+    async def migrate_store(
+        self, name: str, stage: Stage, *, lease_ttl_ms: int | None, call_bound_ms: int | None, by: Authorship = SERVICE
+    ) -> StoreInfo:
+        """Takes a step of a migration, and returns once NATS has what workers need for it."""
+        found = await self._stores.get_store(names.check_name("name", name))
+        step = next_step(found.record, stage, lease_ttl_ms, call_bound_ms, await self._clock.clock_ms())
+        if step is not None:
+            found = await self._stores.migrate_store(name, found.record.migration, step, by)
+            log.info("store.migrated", store=name, stage=stage_name(stage), step=step.number)
+        self._forget(name)
+        await self._provisioner.ensure(found.record)
         return found
 
     async def delete_store(self, name: str, *, purge: bool, by: Authorship = SERVICE) -> StoreInfo:

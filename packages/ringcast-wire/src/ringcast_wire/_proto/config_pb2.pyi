@@ -29,6 +29,14 @@ class Strategy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STRATEGY_RING: _ClassVar[Strategy]
     STRATEGY_STICKY: _ClassVar[Strategy]
 
+class MigrationStage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MIGRATION_STAGE_UNSPECIFIED: _ClassVar[MigrationStage]
+    MIGRATION_STAGE_OFF: _ClassVar[MigrationStage]
+    MIGRATION_STAGE_SHADOW: _ClassVar[MigrationStage]
+    MIGRATION_STAGE_VALIDATE: _ClassVar[MigrationStage]
+    MIGRATION_STAGE_SWITCH: _ClassVar[MigrationStage]
+
 class OnInvalid(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ON_INVALID_UNSPECIFIED: _ClassVar[OnInvalid]
@@ -55,6 +63,11 @@ STRATEGY_UNSPECIFIED: Strategy
 STRATEGY_JUMP: Strategy
 STRATEGY_RING: Strategy
 STRATEGY_STICKY: Strategy
+MIGRATION_STAGE_UNSPECIFIED: MigrationStage
+MIGRATION_STAGE_OFF: MigrationStage
+MIGRATION_STAGE_SHADOW: MigrationStage
+MIGRATION_STAGE_VALIDATE: MigrationStage
+MIGRATION_STAGE_SWITCH: MigrationStage
 ON_INVALID_UNSPECIFIED: OnInvalid
 ON_INVALID_REJECT_BATCH: OnInvalid
 ON_INVALID_SKIP_ROW: OnInvalid
@@ -224,6 +237,30 @@ class VerifyAuditResponse(_message.Message):
     last: bool
     def __init__(self, checked: _Optional[int] = ..., at: _Optional[str] = ..., problem: _Optional[str] = ..., last: _Optional[bool] = ...) -> None: ...
 
+class Migration(_message.Message):
+    __slots__ = ("stage", "number", "lease_ttl_ms", "call_bound_ms")
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    LEASE_TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    CALL_BOUND_MS_FIELD_NUMBER: _ClassVar[int]
+    stage: MigrationStage
+    number: int
+    lease_ttl_ms: int
+    call_bound_ms: int
+    def __init__(self, stage: _Optional[_Union[MigrationStage, str]] = ..., number: _Optional[int] = ..., lease_ttl_ms: _Optional[int] = ..., call_bound_ms: _Optional[int] = ...) -> None: ...
+
+class MigrateStoreRequest(_message.Message):
+    __slots__ = ("name", "stage", "lease_ttl_ms", "call_bound_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    LEASE_TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    CALL_BOUND_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    stage: MigrationStage
+    lease_ttl_ms: int
+    call_bound_ms: int
+    def __init__(self, name: _Optional[str] = ..., stage: _Optional[_Union[MigrationStage, str]] = ..., lease_ttl_ms: _Optional[int] = ..., call_bound_ms: _Optional[int] = ...) -> None: ...
+
 class CreateStoreRequest(_message.Message):
     __slots__ = ("name", "partition_count", "mode", "strategy", "inline_max_bytes", "lease_ttl_ms", "call_bound_ms")
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -243,7 +280,7 @@ class CreateStoreRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., inline_max_bytes: _Optional[int] = ..., lease_ttl_ms: _Optional[int] = ..., call_bound_ms: _Optional[int] = ...) -> None: ...
 
 class Store(_message.Message):
-    __slots__ = ("name", "partition_count", "mode", "strategy", "hash", "inline_max_bytes", "created_at_ms", "keys", "history_id", "deletion", "lease_ttl_ms", "call_bound_ms")
+    __slots__ = ("name", "partition_count", "mode", "strategy", "hash", "inline_max_bytes", "created_at_ms", "keys", "history_id", "deletion", "lease_ttl_ms", "call_bound_ms", "migration")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -256,6 +293,7 @@ class Store(_message.Message):
     DELETION_FIELD_NUMBER: _ClassVar[int]
     LEASE_TTL_MS_FIELD_NUMBER: _ClassVar[int]
     CALL_BOUND_MS_FIELD_NUMBER: _ClassVar[int]
+    MIGRATION_FIELD_NUMBER: _ClassVar[int]
     name: str
     partition_count: int
     mode: Mode
@@ -268,7 +306,8 @@ class Store(_message.Message):
     deletion: Deletion
     lease_ttl_ms: int
     call_bound_ms: int
-    def __init__(self, name: _Optional[str] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., hash: _Optional[str] = ..., inline_max_bytes: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[KeyInfo, _Mapping]]] = ..., history_id: _Optional[str] = ..., deletion: _Optional[_Union[Deletion, _Mapping]] = ..., lease_ttl_ms: _Optional[int] = ..., call_bound_ms: _Optional[int] = ...) -> None: ...
+    migration: Migration
+    def __init__(self, name: _Optional[str] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., hash: _Optional[str] = ..., inline_max_bytes: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[KeyInfo, _Mapping]]] = ..., history_id: _Optional[str] = ..., deletion: _Optional[_Union[Deletion, _Mapping]] = ..., lease_ttl_ms: _Optional[int] = ..., call_bound_ms: _Optional[int] = ..., migration: _Optional[_Union[Migration, _Mapping]] = ...) -> None: ...
 
 class StorePolicy(_message.Message):
     __slots__ = ("max_rows", "max_bytes", "max_row_bytes", "max_keys", "max_rows_per_second", "burst_rows")

@@ -89,6 +89,11 @@ class ConfigServiceStub:
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.UpdateStoreRequest.SerializeToString,
                 response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.Store.FromString,
                 _registered_method=True)
+        self.MigrateStore = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/MigrateStore',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.MigrateStoreRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.Store.FromString,
+                _registered_method=True)
         self.GetStorePolicy = channel.unary_unary(
                 '/ringcast.config.v1.ConfigService/GetStorePolicy',
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.GetStorePolicyRequest.SerializeToString,
@@ -261,6 +266,14 @@ class ConfigServiceServicer:
 
     def UpdateStore(self, request, context):
         """Changes what is not locked at creation; anything else is refused with INVALID_INPUT, by its name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MigrateStore(self, request, context):
+        """Takes a step of the migration of a store with STRATEGY_JUMP or STRATEGY_RING to exclusive ownership, once NATS has
+        what it needs. Where the store is at that stage already, nothing changes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -457,6 +470,11 @@ def add_ConfigServiceServicer_to_server(servicer, server):
             'UpdateStore': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateStore,
                     request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.UpdateStoreRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.Store.SerializeToString,
+            ),
+            'MigrateStore': grpc.unary_unary_rpc_method_handler(
+                    servicer.MigrateStore,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.MigrateStoreRequest.FromString,
                     response_serializer=ringcast__wire_dot___proto_dot_config__pb2.Store.SerializeToString,
             ),
             'GetStorePolicy': grpc.unary_unary_rpc_method_handler(
@@ -851,6 +869,33 @@ class ConfigService:
             target,
             '/ringcast.config.v1.ConfigService/UpdateStore',
             ringcast__wire_dot___proto_dot_config__pb2.UpdateStoreRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.Store.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MigrateStore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/MigrateStore',
+            ringcast__wire_dot___proto_dot_config__pb2.MigrateStoreRequest.SerializeToString,
             ringcast__wire_dot___proto_dot_config__pb2.Store.FromString,
             options,
             channel_credentials,

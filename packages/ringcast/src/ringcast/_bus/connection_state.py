@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from inspect import ismethod
 from typing import Any, Final
+from weakref import WeakMethod
 
 import nats.errors
 from ringcast_wire import Backoff, EventLog, UnavailableError, field_text
@@ -31,7 +33,8 @@ class ConnectionState:
         self._log = log
         self._backoff = Backoff(random.random, first_s=0.2, most_s=RECONNECT_MOST_S)
         self._lost: list[Callable[[], None]] = []
-        self._back: list[Callable[[], None]] = []
+        self._back: list[Callable[[], Callable[[], None] | None]] = []
+        """Each returns its callback, or nothing once the object is gone that it is a method of."""
         self._refused = False
         self._established = False
         self._lost_at: float | None = asyncio.get_running_loop().time()
@@ -47,8 +50,9 @@ class ConnectionState:
         self._lost.append(callback)
 
     def on_back(self, callback: Callable[[], None]) -> None:
-        """Calls back whenever the connection is back."""
-        self._back.append(callback)
+        """Calls back whenever the connection is back; a method of an object as long as that is used elsewhere."""
+        self._back = [callback_of for callback_of in self._back if callback_of() is not None]
+        self._back.append(WeakMethod(callback) if ismethod(callback) else lambda: callback)
 
     def callbacks(self) -> dict[str, Any]:
         """The options of the client by which it reports, and by which it chooses the server to reconnect to."""
@@ -111,8 +115,9 @@ class ConnectionState:
         self._backoff.reset()
         self._lost_at = None
         self._log.info("nats.reconnected")
-        for callback in self._back:
-            callback()
+        for callback_of in list(self._back):
+            if (callback := callback_of()) is not None:
+                callback()
 
     async def _on_closed(self) -> None:
         if self._established and not self.closed.done():

@@ -173,6 +173,11 @@ class StickyCoordinator:
                 await owned.state.finish()
             await self._keeper.drop()
 
+    async def drop_session(self) -> None:
+        """Deletes the session entry, and says nothing of calls: of a worker whose calls are not let start by this."""
+        async with asyncio.timeout(self._times.fence.ttl_s):
+            await self._keeper.drop()
+
     # ---- the participant
 
     def ready(self, key: str, partition: int, token: int) -> None:

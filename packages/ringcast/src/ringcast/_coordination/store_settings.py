@@ -12,6 +12,7 @@ from ringcast_wire import (
     StoreSettings,
     UnavailableError,
     UnknownStoreError,
+    decode_migration,
     names,
 )
 
@@ -27,7 +28,8 @@ async def load_settings(bus: Bus, store: str) -> StoreSettings:
         UnknownStoreError: there is no such store, or its creation has not been finished.
         StoreDeletedError: it is deleted.
         UnavailableError: JetStream does not answer.
-        MismatchError: the store needs another version of this package.
+        MismatchError: the store needs another version of this package, or migrates and is at a stage that this one
+            does not serve.
     """
     bucket = Bucket(bus, names.meta_bucket(store))
     unknown = UnknownStoreError(f"store {store!r} does not exist on this NATS: create it first", field="store")
@@ -39,13 +41,17 @@ async def load_settings(bus: Bus, store: str) -> StoreSettings:
         except NoJetStreamError as error:
             raise UnavailableError("JetStream is not enabled on this NATS server") from error
         fields = StoreSettings.__struct_fields__
-        deleted, *entries = await asyncio.gather(*(bucket.get(field) for field in (names.META_DELETED, *fields)))
+        others = (names.META_DELETED, names.META_MIGRATION)
+        deleted, step, *entries = await asyncio.gather(*(bucket.get(field) for field in (*others, *fields)))
     values = {field: entry.value for field, entry in zip(fields, entries, strict=True) if entry and entry.value}
     if any(field not in values for field in fields if field not in StoreSettings.OPTIONAL):
         raise unknown
     if deleted is not None and deleted.value:
         raise StoreDeletedError(deleted.value.decode(errors="replace"), field="store")
-    return StoreSettings.from_kv(values)
+    settings = StoreSettings.from_kv(values)
+    if step is not None and step.value:
+        decode_migration(step.value).require_served()
+    return settings
 
 
 async def find_store(bus: Bus, config: WorkerConfig, *, patient: bool, log: EventLog) -> StoreSettings:

@@ -18,6 +18,7 @@ from ringcast._common.stats import Stats
 from ringcast._coordination.agent_lease import AgentLease
 from ringcast._coordination.lease import LeaseSource
 from ringcast._coordination.peer import Coordinator, PeerCoordinator
+from ringcast._coordination.shadow import Shadow
 from ringcast._coordination.sticky import StickyCoordinator
 from ringcast._coordination.sticky_measures import KeyReport
 from ringcast._coordination.sticky_times import StickyTimes
@@ -68,6 +69,7 @@ class JoinedWorker:
         self._exclusive: ExclusiveKeys | None = None
         self.coordinator = self._coordinator()
         self.participation.coordinator = self.coordinator
+        self._shadow: Shadow | None = None
         self.store_check = StoreCheck(bus, config.store, settings, log, observes=config.observe)
         self.tasks = WorkerTasks()
 
@@ -147,10 +149,20 @@ class JoinedWorker:
             tasks.keep(f"compares the head revisions of key {session.key}", session.anti_entropy.run)
         if self.coordinator is not None:
             tasks.keep("takes part in the coordination", self.coordinator.run)
+            # Groups of an agent have no exclusive owners.
+            if replay_taker is None and isinstance(self.coordinator, PeerCoordinator):
+                self._follow_migration(tasks)
         else:
             for session in sessions.values():
                 session.ownership.assign(frozenset(range(settings.partition_count)))
         tasks.spawn(self._report_start(started))
+
+    def _follow_migration(self, tasks: WorkerTasks) -> None:
+        context = self._context
+        record = context.process.record()
+        self._shadow = Shadow(context.bus, context.config, context.settings, record=record, log=context.log)
+        self.participation.on_assigned = self._shadow.assigned
+        tasks.keep("follows the migration of the store", self._shadow.run)
 
     async def _report_start(self, started: asyncio.Event) -> None:
         """The worker has started once each key is assigned, waits, or fails: one that is refused holds up no other."""
@@ -203,6 +215,8 @@ class JoinedWorker:
         if self.lease.held:
             if self.coordinator is not None:
                 await self._release(self.coordinator.leave)
+            if self._shadow is not None:
+                await self._release(self._shadow.leave)
             await self._release(self.lease.revoke)
             await self._release(self.consumers.release)
         self.lease.detach()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ringcast_wire import EventLog
 
@@ -17,6 +17,8 @@ class Participation:
 
     def __init__(self, worker_id: str, sessions: Mapping[str, KeySession], log: EventLog) -> None:
         self.coordinator: Coordinator | None = None
+        self.on_assigned: Callable[[Assignment], None] = lambda _: None
+        """Called with each assignment, after it has come about."""
         self._worker_id = worker_id
         self._sessions = sessions
         self._log = log
@@ -24,6 +26,7 @@ class Participation:
     def assign(self, assignment: Assignment, trigger: Trigger) -> None:
         """The partitions of a key are assigned in another way."""
         self._sessions[assignment.key].ownership.assign(assignment.of(self._worker_id), trigger)
+        self.on_assigned(assignment)
 
     def registered(self, key: str, reason: str) -> None:
         """A key is registered, or it can't be, for a reason."""

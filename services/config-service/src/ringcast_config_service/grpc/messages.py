@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
-from ringcast_wire import InvalidInputError, Mode, Strategy
+from ringcast_wire import InvalidInputError, Migration, Mode, Strategy
 from ringcast_wire.grpc import MODES as MODE_NUMBERS
+from ringcast_wire.grpc import STAGES as STAGE_NUMBERS
 from ringcast_wire.grpc import STRATEGIES as STRATEGY_NUMBERS
 from ringcast_wire.grpc import pb
 
@@ -18,6 +19,7 @@ MODES: Final = {pb.MODE_UNSPECIFIED: Mode.PARTITIONED} | {number: mode for mode,
 STRATEGIES: Final = {pb.STRATEGY_UNSPECIFIED: Strategy.JUMP} | {
     number: strategy for strategy, number in STRATEGY_NUMBERS.items()
 }
+STAGES: Final = {number: stage for stage, number in STAGE_NUMBERS.items()}
 SKIP_INVALID: Final = {
     pb.ON_INVALID_UNSPECIFIED: False,
     pb.ON_INVALID_REJECT_BATCH: False,
@@ -46,6 +48,7 @@ def store_message(record: StoreRecord, keys: tuple[KeyStats, ...] = ()) -> pb.St
         deletion=_deletion_message(record.deletion),
         lease_ttl_ms=settings.lease_ttl_ms,
         call_bound_ms=settings.call_bound_ms,
+        migration=_migration_message(record.migration),
     )
 
 
@@ -57,6 +60,17 @@ def _deletion_message(deletion: Deletion | None) -> pb.Deletion | None:
     if deletion is None:
         return None
     return pb.Deletion(deleted_at_ms=deletion.deleted_at_ms, restorable_until_ms=deletion.expires_at_ms)
+
+
+def _migration_message(step: Migration | None) -> pb.Migration | None:
+    if step is None:
+        return None
+    return pb.Migration(
+        stage=STAGE_NUMBERS[step.stage],
+        number=step.number,
+        lease_ttl_ms=step.lease_ttl_ms,
+        call_bound_ms=step.call_bound_ms,
+    )
 
 
 def info_message(info: StoreInfo) -> pb.Store:

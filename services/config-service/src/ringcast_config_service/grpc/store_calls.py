@@ -9,7 +9,15 @@ from ringcast_wire.grpc import ConfigServiceServicer, pb
 from ringcast_config_service.access import Access
 from ringcast_config_service.grpc.callers import caller_of
 from ringcast_config_service.grpc.input import answer
-from ringcast_config_service.grpc.messages import MODES, STRATEGIES, choice, info_message, key_message, store_message
+from ringcast_config_service.grpc.messages import (
+    MODES,
+    STAGES,
+    STRATEGIES,
+    choice,
+    info_message,
+    key_message,
+    store_message,
+)
 from ringcast_config_service.grpc.rows import authorship
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.lifecycle import Lifecycle
@@ -57,6 +65,19 @@ class StoreCalls(ConfigServiceServicer):
                 partition_count=request.partition_count if request.HasField("partition_count") else None,
                 mode=choice("mode", MODES, request.mode) if request.HasField("mode") else None,
                 strategy=choice("strategy", STRATEGIES, request.strategy) if request.HasField("strategy") else None,
+                lease_ttl_ms=request.lease_ttl_ms if request.HasField("lease_ttl_ms") else None,
+                call_bound_ms=request.call_bound_ms if request.HasField("call_bound_ms") else None,
+                by=authorship(caller_of(context)),
+            )
+            return info_message(info)
+
+        return await answer(context, work())
+
+    async def MigrateStore(self, request: pb.MigrateStoreRequest, context: Context) -> pb.Store:
+        async def work() -> pb.Store:
+            info = await self._lifecycle.migrate_store(
+                request.name,
+                choice("stage", STAGES, request.stage),
                 lease_ttl_ms=request.lease_ttl_ms if request.HasField("lease_ttl_ms") else None,
                 call_bound_ms=request.call_bound_ms if request.HasField("call_bound_ms") else None,
                 by=authorship(caller_of(context)),

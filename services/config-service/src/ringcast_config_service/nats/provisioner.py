@@ -28,6 +28,7 @@ from ringcast_config_service.nats.bus_removal import (
     remove_store,
 )
 from ringcast_config_service.nats.calls import nats_calls
+from ringcast_config_service.nats.steps import WIRE_SETTING, ensure_step
 from ringcast_config_service.nats.streams import StreamSizes
 from ringcast_config_service.repository import StoreRecord, StoreRepository
 from ringcast_config_service.telemetry import Telemetry
@@ -106,7 +107,7 @@ class Provisioner:
                 if config.name == names.notify_stream(store.name) and not await self._exists(config.name):
                     store = await self.before_events(store)
                 await self._ensure_stream(config)
-            if store.settings.strategy is Strategy.STICKY:
+            if store.settings.strategy is Strategy.STICKY or store.migration is not None:
                 await self._ensure_stream(streams.owners(store.name, self._sizes))
                 await self._ensure_stream(streams.wishes(store.name))
             settings = await self._js.key_value(names.meta_bucket(store.name))
@@ -272,6 +273,9 @@ class Provisioner:
     async def _ensure_settings(self, store: StoreRecord, bucket: KeyValue) -> None:
         """Each entry is created with compare-and-set, and read back where it was there before."""
         for setting, value in store.settings.to_kv().items():
+            if setting == WIRE_SETTING:
+                await ensure_step(bucket, store)
+                continue
             found = await _create_or_get(bucket, setting, value)
             if found != value:
                 raise MismatchError(

@@ -103,7 +103,7 @@ def groups(store: str, sizes: StreamSizes) -> StreamConfig:
 
 
 def owners(store: str, sizes: StreamSizes) -> StreamConfig:
-    """The bucket of exclusive ownership, which only a store of strategy ``sticky`` has."""
+    """The bucket of exclusive ownership, of a store of strategy ``sticky`` and of one that migrates, or once did."""
     bucket = names.owners_bucket(store)
     of_key = (names.term_key("*"), names.table_key("*"), names.state_key("*", "*"), names.gone_key("*", "*"))
     keys = (*of_key, names.session_key("*"))
@@ -113,8 +113,8 @@ def owners(store: str, sizes: StreamSizes) -> StreamConfig:
 
 
 def wishes(store: str) -> StreamConfig:
-    """The bucket of what operators want of the keys of a store of strategy ``sticky``. Only tools write it, and nothing
-    in it ages: what an operator wants counts until it is taken back, also where no worker runs meanwhile."""
+    """The bucket of what operators want of the keys of such a store. Only tools write it, and nothing in it ages:
+    what an operator wants counts until it is taken back, also where no worker runs meanwhile."""
     bucket = names.wishes_bucket(store)
     record_bytes = limits.MAX_WISHES_BYTES + limits.CHUNK_HEADROOM_BYTES
     return _bucket(bucket, [f"$KV.{bucket}.{names.wishes_key('*')}"], record_bytes, None, WISHES_BYTES, ())

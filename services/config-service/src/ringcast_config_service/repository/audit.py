@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from ringcast_wire import limits
+from ringcast_wire import Migration, limits, stage_name
 from ringcast_wire.audit import FORGET, AuditEntry, Chain, Link, entry_hash
 
 from ringcast_config_service.repository.base import Authorship, Deletion, StoreRecord
@@ -53,6 +53,12 @@ def created(by: Authorship, store: StoreRecord) -> AuditFact:
     """A store was created."""
     settings: dict[str, Any] = {"partition_count": store.partition_count, "inline_max_bytes": store.inline_max_bytes}
     return fact(by, "CreateStore", store.name, **settings, history_id=store.history_id)
+
+
+def migrated(by: Authorship, store: str, step: Migration) -> AuditFact:
+    """A step of a migration was taken."""
+    times: dict[str, Any] = {"lease_ttl_ms": step.lease_ttl_ms, "call_bound_ms": step.call_bound_ms}
+    return fact(by, "MigrateStore", store, stage=stage_name(step.stage), number=step.number, **times)
 
 
 def deleted(by: Authorship, deletion: Deletion, store: str, key: str = "") -> AuditFact:

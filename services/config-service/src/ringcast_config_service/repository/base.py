@@ -8,7 +8,17 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final, NamedTuple, overload
 
-from ringcast_wire import NO_POLICY, RingcastError, Role, Row, StorePolicy, StoreSettings, UnavailableError, limits
+from ringcast_wire import (
+    NO_POLICY,
+    Migration,
+    RingcastError,
+    Role,
+    Row,
+    StorePolicy,
+    StoreSettings,
+    UnavailableError,
+    limits,
+)
 
 from ringcast_config_service.permits import Permit
 
@@ -48,6 +58,8 @@ class StoreRecord:
     history_id: str = field(default_factory=new_history_id)
     deletion: Deletion | None = None
     policy: StorePolicy = NO_POLICY
+    migration: Migration | None = None
+    """The operator's last step of a migration; ``None``: there never was one."""
 
     @property
     def partition_count(self) -> int:

@@ -8,13 +8,16 @@ from typing import Any
 
 import msgspec
 from ringcast_wire import (
+    MIGRATING_WIRE_VERSION,
     NO_POLICY,
     WIRE_VERSION,
     AlreadyExistsError,
+    ConditionFailedError,
     FetchReply,
     HeadsReply,
     KeyDeletedError,
     LimitExceededError,
+    Migration,
     Mode,
     PartitionRows,
     Row,
@@ -24,6 +27,8 @@ from ringcast_wire import (
     Strategy,
     UnknownKeyError,
     UnknownStoreError,
+    decode_migration,
+    encode_migration,
     limits,
     names,
 )
@@ -50,7 +55,7 @@ Record = Sequence[Any]
 
 def to_store(record: Record) -> StoreRecord:
     name, count, mode, hash_name, strategy, load_factor, wire_version, inline, created_at_ms, history, *others = record
-    lease_ttl_ms, call_bound_ms, policy, *ended = others
+    lease_ttl_ms, call_bound_ms, policy, migration, *ended = others
     settings = StoreSettings(
         partition_count=count,
         mode=Mode(mode),
@@ -61,7 +66,16 @@ def to_store(record: Record) -> StoreRecord:
         lease_ttl_ms=lease_ttl_ms,
         call_bound_ms=call_bound_ms,
     )
-    return StoreRecord(name, settings, inline, created_at_ms, history, to_deletion(*ended), to_policy(policy))
+    return StoreRecord(
+        name,
+        settings,
+        inline,
+        created_at_ms,
+        history,
+        to_deletion(*ended),
+        to_policy(policy),
+        decode_migration(migration) if migration else None,
+    )
 
 
 def to_policy(text: str | None) -> StorePolicy:
@@ -72,6 +86,26 @@ def to_policy(text: str | None) -> StorePolicy:
 def from_policy(policy: StorePolicy) -> str | None:
     """The other way."""
     return None if policy == NO_POLICY else _json.encode(policy).decode()
+
+
+def from_step(step: Migration) -> tuple[str, int]:
+    """A step of a migration as it is stored, and the wire version of the settings that goes with it."""
+    return encode_migration(step).decode(), MIGRATING_WIRE_VERSION if step.is_on else WIRE_VERSION
+
+
+def check_step(found: StoreRecord, before: Migration | None) -> None:
+    """Looks whether the last step of a store is the one that the next was computed from.
+
+    Raises:
+        ConditionFailedError: another one was taken since.
+    """
+    if found.migration != before:
+        number = found.migration.number if found.migration is not None else 0
+        raise ConditionFailedError(
+            f"store {found.name!r} has taken another step of a migration meanwhile: look at it again",
+            field="stage",
+            found_version=number,
+        )
 
 
 def to_deletion(deleted_at_ms: int | None, expires_at_ms: int | None) -> Deletion | None:
@@ -193,7 +227,10 @@ def check_same(existing: StoreRecord, wanted: StoreRecord) -> StoreRecord:
 
 
 def _settings(store: StoreRecord) -> dict[str, object]:
-    return {name: str(getattr(store.settings, name)) for name in StoreSettings.__struct_fields__}
+    settings: dict[str, object] = {name: str(getattr(store.settings, name)) for name in StoreSettings.__struct_fields__}
+    if store.migration is not None and store.migration.is_on:
+        settings["wire_version"] = str(WIRE_VERSION)  # it was created with this one
+    return settings
 
 
 def check_store_count(count: int, name: str) -> None:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol
 
-from ringcast_wire import FetchReply, HeadsReply, Role
+from ringcast_wire import FetchReply, HeadsReply, Migration, Role
 from ringcast_wire.tokens import KnownToken
 
 from ringcast_config_service.repository.audit import AuditFact, AuditFilter, AuditPage, ChainPage
@@ -109,6 +109,15 @@ class StoreRepository(Protocol):
 
     async def update_store(self, name: str, inline_max_bytes: int, by: Authorship = SERVICE) -> StoreInfo:
         """Changes what is not locked."""
+
+    async def migrate_store(
+        self, name: str, before: Migration | None, step: Migration, by: Authorship = SERVICE
+    ) -> StoreInfo:
+        """Takes a step of a migration, if ``before`` is the last one.
+
+        Raises:
+            ConditionFailedError: it is not.
+        """
 
 
 class DeletionRepository(Protocol):

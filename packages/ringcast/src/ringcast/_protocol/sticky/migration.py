@@ -8,19 +8,11 @@ it has to be *guarded*: then it starts no call but those that the table lets sta
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from enum import IntEnum
 from typing import NamedTuple
 
+from ringcast_wire import Stage
+
 from ringcast._protocol.sticky.records import Rule, Session, State, Table
-
-
-class Stage(IntEnum):
-    """How far a migration is."""
-
-    OFF = 0  # peers alone
-    SHADOW = 1  # a leader publishes the table, and nobody obeys it
-    VALIDATE = 2  # each worker is guarded, and says so
-    SWITCH = 3  # the table names the owners
 
 
 class Step(NamedTuple):
@@ -33,19 +25,6 @@ class Step(NamedTuple):
     def rule(self) -> Rule:
         """The rule that the leader is to bring about."""
         return Rule.OWNERS if self.stage is Stage.SWITCH else Rule.PEERS
-
-
-def next_steps(step: Step) -> frozenset[Stage]:
-    """The stages that an operator may go to: one further, or back to the shadow. From there the end is one back."""
-    match step.stage:
-        case Stage.OFF:
-            return frozenset({Stage.SHADOW})
-        case Stage.SHADOW:
-            return frozenset({Stage.OFF, Stage.VALIDATE})
-        case Stage.VALIDATE:
-            return frozenset({Stage.SHADOW, Stage.SWITCH})
-        case Stage.SWITCH:
-            return frozenset({Stage.SHADOW})
 
 
 class Guard:

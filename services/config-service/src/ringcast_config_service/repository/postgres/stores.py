@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ringcast_wire import Migration
+
 from ringcast_config_service.repository import audit, mapping
 from ringcast_config_service.repository.base import SERVICE, Authorship, StoreInfo, StoreRecord
 from ringcast_config_service.repository.postgres.audit import add_facts
@@ -54,6 +56,18 @@ class PostgresStores:
             found = await store_info(db, name)
             await add_facts(db, [audit.fact(by, "UpdateStore", name, inline_max_bytes=inline_max_bytes)])
             return found
+
+        return await self._sessions.transact(work)
+
+    async def migrate_store(
+        self, name: str, before: Migration | None, step: Migration, by: Authorship = SERVICE
+    ) -> StoreInfo:
+        async def work(db: Connection) -> StoreInfo:
+            await db.execute(Sql.LOCK_STORES, [name])
+            mapping.check_step(mapping.only_record(await db.fetchrow(Sql.GET_STORE, name), name), before)
+            await db.execute(Sql.SET_MIGRATION, name, *mapping.from_step(step))
+            await add_facts(db, [audit.migrated(by, name, step)])
+            return await store_info(db, name)
 
         return await self._sessions.transact(work)
 

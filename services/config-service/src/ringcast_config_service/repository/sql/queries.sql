@@ -33,11 +33,11 @@ SELECT version FROM schema_version WHERE one = 1
 
 -- GET_STORE --
 -- The store named $1, deleted or not.
-SELECT {store_columns}, policy, deleted_at_ms, expires_at_ms FROM stores WHERE name = $1
+SELECT {store_columns}, policy, migration, deleted_at_ms, expires_at_ms FROM stores WHERE name = $1
 
 -- LIST_STORES --
 -- Every store by name, deleted or not.
-SELECT {store_columns}, policy, deleted_at_ms, expires_at_ms FROM stores ORDER BY name
+SELECT {store_columns}, policy, migration, deleted_at_ms, expires_at_ms FROM stores ORDER BY name
 
 -- COUNT_STORES --
 -- How many stores there are that are not deleted.
@@ -50,6 +50,10 @@ INSERT INTO stores ({store_columns}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,
 -- SET_INLINE --
 -- Changes what is not locked of the store $1: its limit for inline values.
 UPDATE stores SET inline_max_bytes = $2 WHERE name = $1
+
+-- SET_MIGRATION --
+-- Takes a step of the migration of the store $1, with the wire version that goes with it.
+UPDATE stores SET migration = $2, wire_version = $3 WHERE name = $1
 
 -- GET_POLICY --
 -- The policies of the store $1 as JSON text, null where it has none.

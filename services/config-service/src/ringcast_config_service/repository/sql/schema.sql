@@ -29,7 +29,10 @@ CREATE TABLE IF NOT EXISTS stores (
     lease_ttl_ms BIGINT,
     call_bound_ms BIGINT,
     -- What the store allows: JSON text, null where it has no policies.
-    policy TEXT
+    policy TEXT,
+    -- The operator's last step of a migration to exclusive ownership: JSON text, null where there never was one. While
+    -- there is a migration wire_version is the one that older builds refuse.
+    migration TEXT
 );
 
 CREATE TABLE IF NOT EXISTS config_keys (

@@ -22,7 +22,7 @@ from ringcast_wire.audit import GENESIS
 
 from ringcast_config_service.repository.sql.loader import Block, insert, read_blocks, read_schema, read_upgrades
 
-SCHEMA_VERSION: Final = 6
+SCHEMA_VERSION: Final = 7
 
 PATHS: Final = {
     database: ("sql/queries.sql", "sql/audit_queries.sql", f"{database}/queries.sql", f"{database}/audit_queries.sql")

@@ -82,3 +82,8 @@ CREATE TABLE IF NOT EXISTS store_budgets (
     free_bytes BIGINT NOT NULL
 );
 UPDATE schema_version SET version = 6 WHERE version = 5
+
+-- UPGRADE_7 --
+-- Stores can migrate to exclusive ownership.
+ALTER TABLE stores ADD COLUMN {if_not_exists} migration TEXT;
+UPDATE schema_version SET version = 7 WHERE version = 6

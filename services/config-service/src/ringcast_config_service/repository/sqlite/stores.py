@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 
+from ringcast_wire import Migration
+
 from ringcast_config_service.repository import audit, mapping
 from ringcast_config_service.repository.base import SERVICE, Authorship, StoreInfo, StoreRecord
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
@@ -53,6 +55,17 @@ class SqliteStores:
             found = store_info(db, name)
             add_facts(db, [audit.fact(by, "UpdateStore", name, inline_max_bytes=inline_max_bytes)])
             return found
+
+        return await self._sessions.write(work)
+
+    async def migrate_store(
+        self, name: str, before: Migration | None, step: Migration, by: Authorship = SERVICE
+    ) -> StoreInfo:
+        def work(db: sqlite3.Connection) -> StoreInfo:
+            mapping.check_step(mapping.only_record(db.execute(Sql.GET_STORE, (name,)).fetchone(), name), before)
+            db.execute(Sql.SET_MIGRATION, (name, *mapping.from_step(step)))
+            add_facts(db, [audit.migrated(by, name, step)])
+            return store_info(db, name)
 
         return await self._sessions.write(work)
 

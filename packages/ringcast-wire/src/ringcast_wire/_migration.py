@@ -1,0 +1,105 @@
+"""The step of a migration of a store between a strategy of peers and exclusive ownership, as an operator takes it.
+
+``docs/sticky.md`` says what the stages mean. It stands in the metadata of the store, and in its row of the database.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from ringcast_wire._errors import InvalidInputError, MismatchError, ProtocolError
+from ringcast_wire._ownership_times import check_ownership_times
+
+MIGRATING_WIRE_VERSION: Final = 2
+"""The wire version in the settings of a store that migrates: older builds, which know of no step, refuse the store.
+What is on the bus is of :data:`WIRE_VERSION` all the same."""
+_MAX_STEP_BYTES: Final = 1024
+
+
+class Stage(IntEnum):
+    """How far a migration is."""
+
+    OFF = 0  # peers alone
+    SHADOW = 1  # a leader publishes the table, and nobody obeys it
+    VALIDATE = 2  # each worker is guarded, and says so
+    SWITCH = 3  # the table names the owners
+
+
+SERVED: Final = frozenset({Stage.OFF, Stage.SHADOW})
+"""The stages at which this build serves a store, and to which an operator can go."""
+
+
+def next_stages(stage: Stage) -> frozenset[Stage]:
+    """The stages that an operator may go to: one further, or back to the shadow. From there the end is one back."""
+    match stage:
+        case Stage.OFF:
+            return frozenset({Stage.SHADOW})
+        case Stage.SHADOW:
+            return frozenset({Stage.OFF, Stage.VALIDATE})
+        case Stage.VALIDATE:
+            return frozenset({Stage.SHADOW, Stage.SWITCH})
+        case Stage.SWITCH:
+            return frozenset({Stage.SHADOW})
+
+
+class Migration(msgspec.Struct, frozen=True, kw_only=True):
+    """A step, and the times of exclusive ownership that go with it. ``number`` rises with each step of a store."""
+
+    stage: Stage
+    number: int
+    lease_ttl_ms: int
+    call_bound_ms: int
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the store migrates."""
+        return self.stage is not Stage.OFF
+
+    def require_served(self) -> None:
+        """Refuses what this build does not serve.
+
+        Raises:
+            MismatchError: the store is at a later stage.
+        """
+        if self.stage not in SERVED:
+            raise MismatchError(
+                f"the store migrates and is at the stage {stage_name(self.stage)}, which this build does not serve: "
+                f"it serves {', '.join(map(stage_name, sorted(SERVED)))}",
+                field="stage",
+            )
+
+
+def stage_name(stage: Stage) -> str:
+    """A stage as people write it: ``shadow``."""
+    return stage.name.lower()
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True):
+    stage: Literal["off", "shadow", "validate", "switch"]
+    number: Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1)]
+    lease_ttl_ms: int
+    call_bound_ms: int
+
+
+def encode_migration(migration: Migration) -> bytes:
+    """A step as JSON."""
+    return msgspec.json.encode({**msgspec.structs.asdict(migration), "stage": stage_name(migration.stage)})
+
+
+def decode_migration(data: bytes | str) -> Migration:
+    """Reads a step.
+
+    Raises:
+        ProtocolError: it can't be read, or has a time that is out of range.
+    """
+    if len(data) > _MAX_STEP_BYTES:
+        raise ProtocolError(f"the step of a migration takes {len(data)} bytes: at most {_MAX_STEP_BYTES} are allowed")
+    try:
+        record = msgspec.json.decode(data, type=_Record)
+        check_ownership_times(record.lease_ttl_ms, record.call_bound_ms)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, InvalidInputError) as error:
+        raise ProtocolError(f"the step of a migration can't be read: {error}") from error
+    return Migration(**{**msgspec.structs.asdict(record), "stage": Stage[record.stage.upper()]})

@@ -1,0 +1,184 @@
+"""The shadow of a migration to exclusive ownership, in a worker of a store of peers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from ringcast_wire import (
+    EventLog,
+    LeaseRecord,
+    Migration,
+    ProtocolError,
+    RingcastError,
+    Stage,
+    StoreSettings,
+    decode_migration,
+    names,
+    stage_name,
+)
+
+from ringcast._bus.bus import TRANSIENT, Bus
+from ringcast._bus.kv import Bucket
+from ringcast._common.config import WorkerConfig
+from ringcast._common.lasting import first_error
+from ringcast._coordination.sticky import StickyCoordinator
+from ringcast._coordination.sticky_migration import Migrates, StoreMigration
+from ringcast._coordination.sticky_times import StickyTimes
+from ringcast._protocol.assignment import Assignment
+from ringcast._protocol.sticky.migration import Step
+
+READ_S: Final = 10.0
+"""How often the step of the store is read, as long as all goes well."""
+RETRY_S: Final = 30.0
+"""After a failure the worker takes part again so much later."""
+
+
+class _Onlooker:
+    """A participant that does nothing: whatever the table says, the partitions are those of the peer rule.
+
+    So it never says that it has prepared one.
+    """
+
+    def prepare(self, key: str, partition: int, token: int) -> None:
+        """Nothing is held that the worker does not own."""
+
+    def activate(self, key: str, partition: int, token: int) -> None:
+        """Nothing: only what has been prepared is activated."""
+
+    def stop(self, key: str, partition: int, token: int) -> None:
+        """Nothing: only what is active is stopped."""
+
+    def forget(self, key: str, partition: int, token: int) -> None:
+        """Nothing was held."""
+
+    def acted(self, key: str) -> None:
+        """Nothing was gathered."""
+
+    def session_changed(self, key: str, runs: bool) -> None:
+        """The worker is as well without a session."""
+
+    def settled(self, key: str, partitions: frozenset[int]) -> None:
+        """The share is that of the peer rule."""
+
+    def guarded(self, key: str, tokens: dict[int, int]) -> None:
+        """Nothing: at the stages that are served no worker says that it is guarded."""
+
+    def let_go(self, key: str) -> None:
+        """Nothing, as above."""
+
+
+class Shadow:
+    """Follows the steps of the store. From ``SHADOW`` on it has a session, says its state, and may become the leader.
+
+    It owns nothing, and calls nothing of the worker: what fails here is logged, and does not concern the worker.
+    """
+
+    def __init__(
+        self, bus: Bus, config: WorkerConfig, settings: StoreSettings, *, record: LeaseRecord, log: EventLog
+    ) -> None:
+        self._bus = bus
+        self._config = config
+        self._settings = settings
+        self._record = record
+        self._log = log
+        self._meta = Bucket(bus, names.meta_bucket(config.store))
+        self._assignments: dict[str, Assignment] = {}
+        self._coordinator: StickyCoordinator | None = None
+        self._last: tuple[int, Migration | None] = (0, None)
+        """The last entry that was read: its revision, and the step, if it could be read."""
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether the worker takes part in the shadow."""
+        return self._coordinator is not None
+
+    def assigned(self, assignment: Assignment) -> None:
+        """The peer rule assigns the partitions of a key in another way."""
+        self._assignments[assignment.key] = assignment
+        if self._coordinator is not None:
+            self._share(self._coordinator.migration, assignment)
+
+    async def run(self) -> None:
+        """Follows the steps until cancelled."""
+        while True:
+            step = await self._read()
+            if step is not None and step.stage is Stage.SHADOW:
+                try:
+                    await self._take_part(step)
+                except (RingcastError, *TRANSIENT, BaseExceptionGroup) as error:
+                    self._coordinator = None
+                    cause = first_error(error) if isinstance(error, BaseExceptionGroup) else error
+                    if not isinstance(cause, (RingcastError, *TRANSIENT)):
+                        raise  # the code is at fault
+                    self._log.warning("shadow.failed", error=cause, retry_in_s=RETRY_S)
+                    await asyncio.sleep(RETRY_S)
+                continue
+            await _pause()
+
+    async def leave(self) -> None:
+        """Deletes the session entry. Its state stays as it is: it says nothing of the calls of the worker."""
+        if self._coordinator is not None:
+            await self._coordinator.drop_session()
+
+    async def _take_part(self, step: Migration) -> None:
+        """Takes part in the shadow until the step of the store is another."""
+        times = msgspec.structs.replace(
+            self._settings, lease_ttl_ms=step.lease_ttl_ms, call_bound_ms=step.call_bound_ms
+        )
+        participant = _Onlooker()
+        coordinator = self._coordinator = StickyCoordinator(
+            self._bus,
+            self._config,
+            self._settings.partition_count,
+            record=self._record,
+            participant=participant,
+            log=self._log,
+            times=StickyTimes.of(times),
+            # As of a worker that runs already: it is not guarded.
+            migrates=Migrates(Step(Stage.OFF, 0), participant),
+        )
+        assert coordinator.migration is not None
+        coordinator.migration.heard(Step(step.stage, step.number))
+        for assignment in self._assignments.values():
+            self._share(coordinator.migration, assignment)
+        self._log.info("shadow.began", step=step.number)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(coordinator.run())
+            while await self._read() == step:
+                await _pause()
+            running.cancel()
+        await coordinator.drop_session()
+        self._coordinator = None
+        self._log.info("shadow.ended", step=step.number)
+
+    def _share(self, migration: StoreMigration | None, assignment: Assignment) -> None:
+        assert migration is not None
+        migration.share(assignment.key, assignment.owners)
+
+    async def _read(self) -> Migration | None:
+        """The step of the store; the one that is known as long as another can't be read."""
+        try:
+            entry = await self._meta.get(names.META_MIGRATION)
+        except TRANSIENT as error:
+            self._log.debug("migration.read_failed", error=error)
+            return self._last[1]
+        if entry is None or entry.value is None or entry.revision <= self._last[0]:
+            return self._last[1]
+        step: Migration | None
+        try:
+            step = decode_migration(entry.value)
+        except ProtocolError as error:
+            self._log.warning("migration.unreadable", error=error)
+            step = self._last[1]
+        else:
+            self._log.info("migration.step", stage=stage_name(step.stage), step=step.number)
+        self._last = entry.revision, step
+        return step
+
+
+async def _pause(draw: Callable[[], float] = random.random) -> None:
+    await asyncio.sleep(READ_S * (0.75 + draw() / 2))  # not all workers at once

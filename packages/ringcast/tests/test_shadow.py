@@ -1,0 +1,141 @@
+"""The shadow of a migration, in workers of a store of peers over a real NATS server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import nats
+import pytest
+from nats.js.api import KeyValueConfig
+from nats.js.errors import NotFoundError
+from nats.js.kv import KeyValue
+from ringcast._bus.bus import connected
+from ringcast._bus.nats_bus import NatsBus
+from ringcast._common.config import WorkerConfig
+from ringcast._common.log import worker_log
+from ringcast._coordination import shadow as shadow_module
+from ringcast._coordination.shadow import Shadow
+from ringcast._protocol.assignment import Assignment
+from ringcast._protocol.sticky.records import Rule, State, Table, decode_state, decode_table
+from ringcast_testkit import NatsServer, end_task, until
+from ringcast_wire import LeaseRecord, Migration, Stage, StoreSettings, encode_migration, encode_record, names
+
+PARTITIONS, KEY = 6, "list"
+PEERS = ("a", "a", "a", "a", "a", "b")
+LOG = worker_log(logging.getLogger("ringcast"))
+
+
+def step(stage: Stage, number: int) -> bytes:
+    return encode_migration(Migration(stage=stage, number=number, lease_ttl_ms=2_000, call_bound_ms=200))
+
+
+class Store:
+    """Two workers that share the partitions out as ``PEERS`` says, and the records of the store."""
+
+    def __init__(self, name: str, meta: KeyValue, owners: KeyValue) -> None:
+        self.name, self.meta, self.owners = name, meta, owners
+        self.workers: dict[str, Shadow] = {}
+
+    async def table(self) -> Table | None:
+        try:
+            return decode_table((await self.owners.get(names.table_key(KEY))).value or b"", PARTITIONS)
+        except NotFoundError:
+            return None
+
+    async def state(self, worker_id: str) -> State:
+        return decode_state((await self.owners.get(names.state_key(KEY, worker_id))).value or b"")
+
+    async def sessions(self) -> set[str]:
+        try:
+            return {name for name in await self.owners.keys() if name.startswith("~")}
+        except NotFoundError:
+            return set()
+
+    async def owners_planned(self, number: int) -> tuple[str, ...]:
+        """Who is to own each partition by the plan of a step; nothing as long as there is none."""
+        table = await self.table()
+        if table is None or table.step != number:
+            return ()
+        return tuple(entry.owner.worker_id for entry in table.entries if entry.owner is not None)
+
+    async def plan(self, number: int) -> tuple[str, ...]:
+        """The plan of a step, once it is for both workers."""
+
+        async def is_for_both() -> bool:
+            return len(set(await self.owners_planned(number))) == 2
+
+        await until(is_for_both)
+        return await self.owners_planned(number)
+
+
+@pytest.fixture
+async def store(shared_nats: NatsServer, store_of_owners: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
+    monkeypatch.setattr(shadow_module, "READ_S", 0.1)
+    monkeypatch.setattr(shadow_module, "RETRY_S", 0.1)
+    async with AsyncExitStack() as stack:
+        client = await nats.connect(shared_nats.url)
+        stack.push_async_callback(client.close)
+        js, name = client.jetstream(), names.meta_bucket(store_of_owners)
+        meta = await js.create_key_value(KeyValueConfig(bucket=name, direct=True))
+        stack.push_async_callback(js.delete_key_value, name)
+        found = Store(store_of_owners, meta, await js.key_value(names.owners_bucket(store_of_owners)))
+        for worker_id in ("a", "b"):
+            config = WorkerConfig(store=store_of_owners, keys=(KEY,), servers=(shared_nats.url,), worker_id=worker_id)
+            bus = await stack.enter_async_context(connected(NatsBus.prepared, config, LOG))
+            record = LeaseRecord(incarnation=f"{worker_id}-i", host="h", pid=1, started_at_ms=1)
+            worker = Shadow(bus, config, StoreSettings(partition_count=PARTITIONS), record=record, log=LOG)
+            worker.assigned(Assignment(KEY, 1, PEERS))
+            found.workers[worker_id] = worker
+            stack.push_async_callback(end_task, asyncio.create_task(worker.run()))
+        yield found
+
+
+async def test_a_plan_that_nobody_obeys(store: Store) -> None:
+    assert not await store.sessions()
+    await store.meta.put(names.META_MIGRATION, step(Stage.SHADOW, 5))
+    owners = await store.plan(5)
+    assert sorted(owners) == ["a", "a", "a", "b", "b", "b"]
+    assert sum(now != then for now, then in zip(PEERS, owners, strict=True)) == 2, "as few as can be"
+    table = await store.table()
+    assert table is not None
+    assert table.rule is Rule.PEERS
+    for worker_id in store.workers:
+        state = await store.state(worker_id)
+        assert (state.prepared, state.released, state.guarded) == ((), (), 0), "nothing is claimed"
+    balanced = ("a", "b") * 3
+    for worker in store.workers.values():
+        worker.assigned(Assignment(KEY, 2, balanced))
+
+    async def follows() -> bool:
+        return await store.owners_planned(5) == balanced
+
+    await until(follows)
+
+
+async def test_off_and_on_again(store: Store) -> None:
+    await store.meta.put(names.META_MIGRATION, step(Stage.SHADOW, 5))
+    await store.plan(5)
+    await store.meta.put(names.META_MIGRATION, b"no step")
+    await store.meta.put(names.META_MIGRATION, step(Stage.OFF, 6))
+    await until(lambda: not any(worker.takes_part for worker in store.workers.values()))
+    assert not await store.sessions()
+    assert [(await store.state(worker_id)).guarded for worker_id in store.workers] == [0, 0]
+    await store.meta.put(names.META_MIGRATION, step(Stage.SHADOW, 7))
+    await store.plan(7)
+
+
+async def test_a_failure_is_the_shadows_alone(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """Another process has the session of a worker: the shadow says so, goes on trying, and takes part in the end."""
+    other = encode_record(LeaseRecord(incarnation="another", host="h", pid=2, started_at_ms=1))
+    await store.meta.put(names.META_MIGRATION, step(Stage.SHADOW, 5))
+
+    async def has_failed() -> bool:
+        await store.owners.put(names.session_key("a"), other)
+        return "shadow.failed" in caplog.text
+
+    with caplog.at_level(logging.WARNING, "ringcast"):
+        await until(has_failed)
+    await store.plan(5)

@@ -1,0 +1,127 @@
+"""The steps of a migration: in both databases, through the API, and on the bus."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import pytest
+from nats.js.errors import KeyNotFoundError
+from ringcast_config_service.nats.steps import ensure_step
+from ringcast_config_service.repository import StoreRecord
+from ringcast_wire import (
+    ConditionFailedError,
+    ErrorCode,
+    Migration,
+    MismatchError,
+    Stage,
+    StoreSettings,
+    decode_migration,
+    names,
+)
+from ringcast_wire.grpc import error_from_rpc, pb
+
+Running = Any  # of conftest.py
+Bench = Any  # of conftest.py
+
+SHADOW, OFF = pb.MIGRATION_STAGE_SHADOW, pb.MIGRATION_STAGE_OFF
+
+
+def step(stage: Stage, number: int) -> Migration:
+    return Migration(stage=stage, number=number, lease_ttl_ms=2_000, call_bound_ms=200)
+
+
+async def entries(service: Running, store: str) -> dict[str, bytes]:
+    bucket = await service.nc.jetstream().key_value(names.meta_bucket(store))
+    found = {}
+    for name in (*StoreSettings.__struct_fields__, names.META_MIGRATION):
+        try:
+            found[name] = (await bucket.get(name)).value or b""
+        except KeyNotFoundError:
+            continue
+    return found
+
+
+async def is_refused(call: Any, match: str) -> None:
+    with pytest.raises(grpc.aio.AioRpcError, match=match) as caught:
+        await call
+    assert error_from_rpc(caught.value).code is ErrorCode.INVALID_INPUT
+
+
+async def test_a_step_names_the_one_before(bench: Bench) -> None:
+    stores, name = bench.repo.stores, bench.store.name
+    assert (await stores.get_record(name)).migration is None
+    first, second = step(Stage.SHADOW, 7), step(Stage.OFF, 8)
+    assert (await stores.migrate_store(name, None, first)).record.migration == first
+    with pytest.raises(ConditionFailedError) as caught:
+        await stores.migrate_store(name, None, second)
+    assert caught.value.found_version == 7
+    found = (await stores.store_records())[0]
+    assert (found.migration, found.settings.wire_version) == (first, 2)
+    assert (await stores.create_store(bench.store)).migration == first, "it has the settings that it was created with"
+    await stores.migrate_store(name, first, second)
+    found = await stores.get_record(name)
+    assert (found.migration, found.settings.wire_version) == (second, 1)
+
+
+async def test_there_and_back(service: Running, store_name: str) -> None:
+    await service.create(store_name)
+    before = await entries(service, store_name)
+    shadow = pb.MigrateStoreRequest(name=store_name, stage=SHADOW, lease_ttl_ms=2_000, call_bound_ms=200)
+    made = await service.stub.MigrateStore(shadow)
+    assert (made.migration.stage, made.migration.lease_ttl_ms, made.migration.call_bound_ms) == (SHADOW, 2_000, 200)
+    assert (await service.stub.MigrateStore(shadow)).migration == made.migration
+    found = await entries(service, store_name)
+    assert decode_migration(found.pop(names.META_MIGRATION)) == step(Stage.SHADOW, made.migration.number)
+    assert found == {**before, "wire_version": b"2"}, "what builds refuse that know of no step"
+    assert StoreSettings.from_kv(found) == StoreSettings.from_kv(before)
+    js = service.nc.jetstream()
+    for bucket in (names.owners_bucket(store_name), names.wishes_bucket(store_name)):
+        await js.stream_info(f"KV_{bucket}")
+    ended = await service.stub.MigrateStore(pb.MigrateStoreRequest(name=store_name, stage=OFF))
+    assert ended.migration.number > made.migration.number
+    found = await entries(service, store_name)
+    assert decode_migration(found.pop(names.META_MIGRATION)).stage is Stage.OFF
+    assert found == before
+    await service.stub.DeleteStore(pb.DeleteStoreRequest(name=store_name, purge=True))
+    assert not (await service.create(store_name)).HasField("migration"), "it is another store"
+
+
+async def test_what_is_refused(service: Running, store_name: str) -> None:
+    await service.create(store_name)
+    migrate = service.stub.MigrateStore
+    switch = pb.MigrateStoreRequest(name=store_name, stage=pb.MIGRATION_STAGE_SWITCH)
+    await is_refused(migrate(switch), "is at the stage off: it can't go to switch, only to shadow")
+    await is_refused(migrate(pb.MigrateStoreRequest(name=store_name)), "stage 0 is unknown")
+    times = pb.MigrateStoreRequest(name=store_name, stage=SHADOW, lease_ttl_ms=2_000, call_bound_ms=1_900)
+    await is_refused(migrate(times), "call_bound_ms 1900 is out of range")
+    await migrate(pb.MigrateStoreRequest(name=store_name, stage=SHADOW))
+    times.call_bound_ms = 200
+    await is_refused(migrate(times), "lease_ttl_ms of store .* can't become 2000")
+    times.stage = OFF
+    await is_refused(migrate(times), "lease_ttl_ms 2000 goes with the step to shadow alone")
+    switch.stage = pb.MIGRATION_STAGE_VALIDATE
+    await is_refused(migrate(switch), "is at the stage shadow: it can't go to validate, only to off")
+    for number, words in enumerate(({"strategy": pb.STRATEGY_STICKY}, {"mode": pb.MODE_FULL})):
+        await service.create(f"{store_name}-{number}", **words)
+        call = migrate(pb.MigrateStoreRequest(name=f"{store_name}-{number}", stage=SHADOW))
+        await is_refused(call, "strategy sticky already" if not number else "only PARTITIONED has owners")
+
+
+async def test_an_instance_that_knows_an_older_step_changes_nothing(service: Running, store_name: str) -> None:
+    await service.create(store_name)
+    bucket = await service.nc.jetstream().key_value(names.meta_bucket(store_name))
+    own = StoreRecord(store_name, StoreSettings(partition_count=8), 256, 1)
+    await ensure_step(bucket, replace(own, migration=step(Stage.SHADOW, 5)))
+    after = await entries(service, store_name)
+    assert (after["wire_version"], decode_migration(after[names.META_MIGRATION]).number) == (b"2", 5)
+    for older in (own, replace(own, migration=step(Stage.OFF, 4))):
+        await ensure_step(bucket, older)
+        assert await entries(service, store_name) == after
+    await bucket.put("wire_version", b"1")  # as by one that was halted in between
+    await ensure_step(bucket, own)
+    assert await entries(service, store_name) == after
+    await bucket.put("wire_version", b"9")
+    with pytest.raises(MismatchError, match="has wire_version 2 in the database, NATS says 9"):
+        await ensure_step(bucket, own)

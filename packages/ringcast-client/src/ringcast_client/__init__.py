@@ -102,6 +102,7 @@ _HOMES = {
     "InvalidRowError": "_bulk_batches",
     "KeyInfo": "_records",
     "KeyedWrite": "_records",
+    "MigrationInfo": "_records",
     "OnInvalid": "_records",
     "PutResult": "_records",
     "RejectedRow": "_records",

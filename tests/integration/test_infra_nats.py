@@ -17,8 +17,8 @@ import trustme
 from ringcast import Change, PoisonPolicy, UnavailableError, Worker
 from ringcast.topology import read_topology
 from ringcast_client import ConfigServiceClient, ReplayOutcome
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, nats_server_binary, until_workers
-from ringcast_wire import limits, names
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, nats_server_binary, until, until_workers
+from ringcast_wire import Stage, limits, names
 
 from tests.integration.infra_nats import (
     NATS,
@@ -148,6 +148,14 @@ async def test_the_permissions_are_enough(server: InfraNats, tmp_path: Path, mon
         monkeypatch.setenv("RINGCAST_JETSTREAM_API", WORKER_API)
         topology = await read_topology(server.url, "gateway", "blocklist")
         assert topology.settings.partition_count == PARTITIONS
+        async with ConfigServiceClient(service.address) as client:
+            await client.migrate_store("gateway", Stage.SHADOW, lease_ttl_ms=2_000, call_bound_ms=200)
+
+        async def has_a_plan() -> bool:
+            return (await read_topology(server.url, "gateway", "blocklist")).moves == 0
+
+        async with server.worker("worker-0"):
+            await until(has_a_plan)
         assert server.violations() == []
 
 

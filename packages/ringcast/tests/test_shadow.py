@@ -127,6 +127,22 @@ async def test_off_and_on_again(store: Store) -> None:
     await store.plan(7)
 
 
+async def test_the_metadata_is_made_anew(store: Store, shared_nats: NatsServer) -> None:
+    """NATS has lost it: its revisions begin again, and the step that the service writes there counts all the same."""
+    for _ in range(9):
+        await store.meta.put(names.META_MIGRATION, step(Stage.SHADOW, 5))
+    await store.plan(5)
+    async with await nats.connect(shared_nats.url) as client:
+        await client.jetstream().delete_key_value(names.meta_bucket(store.name))
+        await client.jetstream().create_key_value(KeyValueConfig(bucket=names.meta_bucket(store.name), direct=True))
+    await store.meta.put(names.META_MIGRATION, step(Stage.OFF, 6))
+    await until(lambda: not any(worker.takes_part for worker in store.workers.values()))
+    await store.meta.put(names.META_MIGRATION, step(Stage.SHADOW, 7))
+    await store.plan(7)
+    await store.meta.purge(names.META_MIGRATION)
+    await until(lambda: not any(worker.takes_part for worker in store.workers.values()))
+
+
 async def test_a_failure_is_the_shadows_alone(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     """Another process has the session of a worker: the shadow says so, goes on trying, and takes part in the end."""
     other = encode_record(LeaseRecord(incarnation="another", host="h", pid=2, started_at_ms=1))

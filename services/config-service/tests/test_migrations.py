@@ -9,7 +9,7 @@ import grpc
 import pytest
 from nats.js.errors import KeyNotFoundError
 from ringcast_config_service.nats.steps import ensure_step
-from ringcast_config_service.repository import StoreRecord
+from ringcast_config_service.repository import StoreRecord, make_repository
 from ringcast_wire import (
     ConditionFailedError,
     ErrorCode,
@@ -65,6 +65,20 @@ async def test_a_step_names_the_one_before(bench: Bench) -> None:
     assert (found.migration, found.settings.wire_version) == (second, 1)
 
 
+async def test_a_database_of_the_schema_before_gets_steps(bench: Bench) -> None:
+    await bench.write({"a": "1"})
+    before = await bench.repo.stores.get_record(bench.store.name)
+    await bench.repo.close()
+    await bench.execute("ALTER TABLE stores DROP COLUMN migration", "UPDATE schema_version SET version = 6")
+    bench.repo = make_repository(bench.address)
+    await bench.repo.open()
+    assert await bench.repo.stores.get_record(bench.store.name) == before
+    await bench.repo.stores.migrate_store(bench.store.name, None, step(Stage.SHADOW, 7))
+    await bench.write({"b": "2"})
+    assert await bench.live() == {"a": "1", "b": "2"}
+    assert (await bench.repo.stores.get_record(bench.store.name)).migration == step(Stage.SHADOW, 7)
+
+
 async def test_there_and_back(service: Running, store_name: str) -> None:
     await service.create(store_name)
     before = await entries(service, store_name)
@@ -103,10 +117,11 @@ async def test_what_is_refused(service: Running, store_name: str) -> None:
     await is_refused(migrate(times), "lease_ttl_ms 2000 goes with the step to shadow alone")
     switch.stage = pb.MIGRATION_STAGE_VALIDATE
     await is_refused(migrate(switch), "is at the stage shadow: it can't go to validate, only to off")
-    for number, words in enumerate(({"strategy": pb.STRATEGY_STICKY}, {"mode": pb.MODE_FULL})):
-        await service.create(f"{store_name}-{number}", **words)
-        call = migrate(pb.MigrateStoreRequest(name=f"{store_name}-{number}", stage=SHADOW))
-        await is_refused(call, "strategy sticky already" if not number else "only PARTITIONED has owners")
+    sticky, full = f"{store_name}-sticky", f"{store_name}-full"
+    await service.create(sticky, strategy=pb.STRATEGY_STICKY)
+    await service.create(full, mode=pb.MODE_FULL)
+    await is_refused(migrate(pb.MigrateStoreRequest(name=sticky, stage=SHADOW)), "strategy sticky already")
+    await is_refused(migrate(pb.MigrateStoreRequest(name=full, stage=SHADOW)), "only PARTITIONED has owners")
 
 
 async def test_an_instance_that_knows_an_older_step_changes_nothing(service: Running, store_name: str) -> None:

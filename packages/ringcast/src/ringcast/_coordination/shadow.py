@@ -89,7 +89,7 @@ class Shadow:
         self._assignments: dict[str, Assignment] = {}
         self._coordinator: StickyCoordinator | None = None
         self._last: tuple[int, Migration | None] = (0, None)
-        """The last entry that was read: its revision, and the step, if it could be read."""
+        """The revision of the last entry that was read, and the highest step of those that could be."""
 
     @property
     def takes_part(self) -> bool:
@@ -110,6 +110,8 @@ class Shadow:
                 try:
                     await self._take_part(step)
                 except (RingcastError, *TRANSIENT, BaseExceptionGroup) as error:
+                    if (task := asyncio.current_task()) is not None and task.cancelling():
+                        raise asyncio.CancelledError from error  # a task group that fails meanwhile hides that
                     self._coordinator = None
                     cause = first_error(error) if isinstance(error, BaseExceptionGroup) else error
                     if not isinstance(cause, (RingcastError, *TRANSIENT)):
@@ -160,22 +162,30 @@ class Shadow:
         migration.share(assignment.key, assignment.owners)
 
     async def _read(self) -> Migration | None:
-        """The step of the store; the one that is known as long as another can't be read."""
+        """The step of the store; the one that is known as long as another can't be read.
+
+        Numbers of steps tell a later one: revisions begin again in a bucket that NATS has lost. Where no entry is there
+        the store was created again, or its database has gone back as well: it does not migrate.
+        """
         try:
             entry = await self._meta.get(names.META_MIGRATION)
         except TRANSIENT as error:
             self._log.debug("migration.read_failed", error=error)
             return self._last[1]
-        if entry is None or entry.value is None or entry.revision <= self._last[0]:
-            return self._last[1]
-        step: Migration | None
+        if entry is None or entry.value is None:
+            self._last = (0, None)
+            return None
+        revision, step = self._last
+        if entry.revision == revision:
+            return step
         try:
-            step = decode_migration(entry.value)
+            found = decode_migration(entry.value)
         except ProtocolError as error:
             self._log.warning("migration.unreadable", error=error)
-            step = self._last[1]
         else:
-            self._log.info("migration.step", stage=stage_name(step.stage), step=step.number)
+            if step is None or found.number > step.number:  # else a server has answered that lags behind
+                step = found
+                self._log.info("migration.step", stage=stage_name(step.stage), step=step.number)
         self._last = entry.revision, step
         return step
 

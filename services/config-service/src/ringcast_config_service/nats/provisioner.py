@@ -107,7 +107,7 @@ class Provisioner:
                 if config.name == names.notify_stream(store.name) and not await self._exists(config.name):
                     store = await self.before_events(store)
                 await self._ensure_stream(config)
-            if store.settings.strategy is Strategy.STICKY or store.migration is not None:
+            if store.settings.strategy is Strategy.STICKY or (store.migration is not None and store.migration.is_on):
                 await self._ensure_stream(streams.owners(store.name, self._sizes))
                 await self._ensure_stream(streams.wishes(store.name))
             settings = await self._js.key_value(names.meta_bucket(store.name))

@@ -98,6 +98,41 @@ async def test_a_refresh_after_a_loss_does_not_continue_though_an_answer_was_los
     assert said == [False, True, True, False, True]
 
 
+async def test_what_a_refresh_without_an_answer_wrote_is_dropped(bus: Bus, store_of_owners: str) -> None:
+    """As of one that is cancelled: its entry would stand until it has run out."""
+    lossy = LossyBus(bus)
+    bucket, name = Bucket(cast(Bus, lossy), names.owners_bucket(store_of_owners)), names.session_key("other")
+    record = LeaseRecord(incarnation="i", host="h", pid=1, started_at_ms=1)
+    keeper = SessionKeeper(
+        bus,
+        bucket,
+        "other",
+        record,
+        StickyTimes(),
+        steady_clock,
+        LOG,
+        refreshed=lambda _: None,
+        taken=lambda: None,
+    )
+    await keeper.take()
+    lossy.is_lossy = True
+    with pytest.raises(TimeoutError):
+        await keeper.refresh()
+    lossy.is_lossy = False
+    await keeper.drop()
+    dropped = await bucket.get(name)
+    assert dropped is not None
+    assert dropped.value is None
+    await keeper.take()
+    found = await bucket.get(name)
+    assert found is not None
+    await bucket.put(name, b"of another", last=found.revision)
+    await keeper.drop()
+    found = await bucket.get(name)
+    assert found is not None
+    assert found.value == b"of another"
+
+
 @pytest.mark.parametrize(("field", "value"), [("refresh_s", 1.3), ("read_s", 0.0), ("read_s", math.nan)])
 def test_times_that_would_miss_the_fence_are_refused(field: str, value: float) -> None:
     fence = FenceTimes(3_000, 500)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from ringcast_wire import (
@@ -162,8 +163,17 @@ class SessionKeeper:
                 try:
                     await self._bucket.delete(self._name, last=self._last)
                 except ConflictError:
-                    self._log.debug("record.not_ours", record=self._name)
+                    await self._drop_unanswered()
                 self._continues = False
+
+    async def _drop_unanswered(self) -> None:
+        """Deletes what a refresh has written that was cancelled before its answer came, if it is that what is there."""
+        entry = await self._bucket.get(self._name)
+        if entry is None or entry.value != self._value:
+            self._log.debug("record.not_ours", record=self._name)
+            return
+        with suppress(ConflictError):  # another process has taken it by now
+            await self._bucket.delete(self._name, last=entry.revision)
 
     def _reconsider(self, entry: Entry | None) -> None:
         """After a refusal: goes on from what stands there.

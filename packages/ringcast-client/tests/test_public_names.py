@@ -24,6 +24,7 @@ def test_the_public_names_are_frozen() -> None:
         "InvalidRowError",
         "KeyInfo",
         "KeyedWrite",
+        "MigrationInfo",
         "OnInvalid",
         "PutResult",
         "RejectedRow",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
-from ringcast_testkit import ManagedProcess
+from ringcast_testkit import PATIENCE_S, ManagedProcess
 
 from tests.integration.cli_process import Cli
 
@@ -17,6 +18,13 @@ def has_said(process: ManagedProcess, words: str) -> bool:
 
 
 def test_the_shadow(cli: Cli, store: str) -> None:
+    def owners() -> list[str]:
+        found: list[str] = cli.ok("topology", store, "list", "--json").document["owners"]
+        return found
+
+    def status() -> Any:
+        return cli.ok("store", "migrate", store, "--status", "--json").document
+
     cli.ok("put", store, "list", "a", "1")
     nothing = f"{store} has the strategy jump, and does not migrate\n"
     assert cli.ok("store", "migrate", store, "--status").out == nothing
@@ -30,15 +38,19 @@ def test_the_shadow(cli: Cli, store: str) -> None:
             process = cli.start("watch", store, "list", "--worker-id", worker_id)
             stack.callback(process.kill)
             process.wait_until(partial(has_said, process, f"{worker_id} is ready\n"))
-        before = cli.ok("topology", store, "list", "--json").document["owners"]
-        cli.ok("store", "migrate", store, "--phase", "shadow", "--wait", "--patience", 60)
-        document = cli.ok("store", "migrate", store, "--status", "--json").document
+        process.wait_until(lambda: set(owners()) == set(ids))
+        before = owners()
+        cli.ok("store", "migrate", store, "--phase", "shadow", "--wait", "--patience", PATIENCE_S)
+        # As few as can be, once the leader knows of the share of the worker that came last.
+        moves = max(before.count(worker_id) for worker_id in ids) - PARTITIONS // 2
+        process.wait_until(lambda: [key["moves"] for key in status()["keys"]] == [moves])
+        document = status()
         assert document["migration"]["stage"] == "shadow"
         (key,) = document["keys"]
         assert (key["key"], key["workers"], key["missing"], key["partitions"]) == ("list", 2, [], PARTITIONS)
         assert key["leader"] in ids
-        assert key["moves"] == max(before.count(worker_id) for worker_id in ids) - PARTITIONS // 2
         assert "2 of 2" in cli.ok("store", "migrate", store, "--status").out
-        assert cli.ok("topology", store, "list", "--json").document["owners"] == before
+        assert owners() == before
     assert cli.ok("store", "migrate", store, "--phase", "off").out == nothing
     assert "give either --phase or --status" in cli("store", "migrate", store).err
+    assert "go with --phase shadow" in cli("store", "migrate", store, "--status", *times).err

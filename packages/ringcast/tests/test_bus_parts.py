@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 from typing import Any
 
 import nats.errors
@@ -133,6 +135,22 @@ async def test_a_loss_is_reported_once_and_so_is_the_return() -> None:
     await made.client["reconnected_cb"]()
     assert made.calls == ["lost", "back"]
     assert made.state.lost_for_s == 0
+
+
+async def test_what_is_used_nowhere_else_is_not_called_back() -> None:
+    """As the sessions of a store that migrates to and fro on one connection."""
+    made = State()
+    made.state.establish()
+    kept, gone = asyncio.Event(), asyncio.Event()
+    is_gone = weakref.ref(gone)
+    made.state.on_back(gone.set)
+    made.state.on_back(kept.set)
+    del gone
+    gc.collect()
+    assert is_gone() is None
+    await made.client["disconnected_cb"]()
+    await made.client["reconnected_cb"]()
+    assert kept.is_set()
 
 
 async def test_a_refused_login_is_kept_as_the_reason_when_the_connection_breaks() -> None:

@@ -18,6 +18,7 @@ from ringcast._common.config import WorkerConfig
 from ringcast._common.log import worker_log
 from ringcast._coordination import shadow as shadow_module
 from ringcast._coordination.shadow import Shadow
+from ringcast._coordination.sticky_migration import StoreMigration
 from ringcast._protocol.assignment import Assignment
 from ringcast._protocol.sticky.records import Rule, State, Table, decode_state, decode_table
 from ringcast_testkit import NatsServer, end_task, until
@@ -154,4 +155,20 @@ async def test_a_failure_is_the_shadows_alone(store: Store, caplog: pytest.LogCa
 
     with caplog.at_level(logging.WARNING, "ringcast"):
         await until(has_failed)
+    await store.plan(5)
+
+
+async def test_a_mistake_does_not_end_the_worker(
+    store: Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise KeyError("of a mistake")
+
+    with monkeypatch.context() as patched, caplog.at_level(logging.ERROR, "ringcast"):
+        patched.setattr(StoreMigration, "share", fails)
+        await store.meta.put(names.META_MIGRATION, step(Stage.SHADOW, 5))
+        await until(lambda: "shadow.failed" in caplog.text)
+        for worker in store.workers.values():
+            worker.assigned(Assignment(KEY, 2, PEERS))  # as the coordinator of the peers does, which goes on
+    assert "Traceback" in caplog.text
     await store.plan(5)

@@ -77,13 +77,15 @@ def migrate(context: click.Context, /, name: str, **given: Any) -> None:
     stage = None if phase is None else _PHASES[phase]
     if given["wait"] and stage is not Stage.SHADOW:
         raise click.UsageError("--wait goes with --phase shadow", context)
+    times = {which: given[which] for which in ("lease_ttl_ms", "call_bound_ms")}
+    if stage is not Stage.SHADOW and any(value is not None for value in times.values()):
+        raise click.UsageError("--lease-ttl and --call-bound go with --phase shadow", context)
 
     async def run() -> None:
         async with service_client(config) as client:
             if stage is None:
                 info = await client.get_store(name)
             else:
-                times = {which: given[which] for which in ("lease_ttl_ms", "call_bound_ms")}
                 info = await client.migrate_store(name, stage, **times)
         step = info.migration
         if given["wait"]:

@@ -174,7 +174,7 @@ class Bus(Protocol):
         """Calls back whenever the connection is lost."""
 
     def on_back(self, callback: Callable[[], None]) -> None:
-        """Calls back whenever the connection is back."""
+        """Calls back whenever the connection is back; a method of an object as long as that is used elsewhere."""
 
     def new_inbox(self) -> str:
         """A subject for answers that no other has."""

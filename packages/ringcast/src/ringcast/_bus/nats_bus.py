@@ -264,7 +264,7 @@ class NatsBus:
         self._state.on_lost(callback)
 
     def on_back(self, callback: Callable[[], None]) -> None:
-        """Calls back whenever the connection is back."""
+        """Calls back whenever the connection is back; a method of an object as long as that is used elsewhere."""
         self._state.on_back(callback)
 
 

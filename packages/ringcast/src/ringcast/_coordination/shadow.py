@@ -23,8 +23,9 @@ from ringcast_wire import (
 
 from ringcast._bus.bus import TRANSIENT, Bus
 from ringcast._bus.kv import Bucket
+from ringcast._common.cancellation import is_cancelled
 from ringcast._common.config import WorkerConfig
-from ringcast._common.lasting import first_error
+from ringcast._common.lasting import first_error, lasting
 from ringcast._coordination.sticky import StickyCoordinator
 from ringcast._coordination.sticky_migration import Migrates, StoreMigration
 from ringcast._coordination.sticky_times import StickyTimes
@@ -87,9 +88,10 @@ class Shadow:
         self._log = log
         self._meta = Bucket(bus, names.meta_bucket(config.store))
         self._assignments: dict[str, Assignment] = {}
+        self._reassigned = asyncio.Event()
         self._coordinator: StickyCoordinator | None = None
-        self._last: tuple[int, Migration | None] = (0, None)
-        """The revision of the last entry that was read, and the highest step of those that could be."""
+        self._last: tuple[bytes, Migration | None] = (b"", None)
+        """The entry that was read last, and the highest step of those that could be read."""
 
     @property
     def takes_part(self) -> bool:
@@ -99,27 +101,23 @@ class Shadow:
     def assigned(self, assignment: Assignment) -> None:
         """The peer rule assigns the partitions of a key in another way."""
         self._assignments[assignment.key] = assignment
-        if self._coordinator is not None:
-            self._share(self._coordinator.migration, assignment)
+        self._reassigned.set()
 
     async def run(self) -> None:
         """Follows the steps until cancelled."""
         while True:
             step = await self._read()
-            if step is not None and step.stage is Stage.SHADOW:
-                try:
-                    await self._take_part(step)
-                except (RingcastError, *TRANSIENT, BaseExceptionGroup) as error:
-                    if (task := asyncio.current_task()) is not None and task.cancelling():
-                        raise asyncio.CancelledError from error  # a task group that fails meanwhile hides that
-                    self._coordinator = None
-                    cause = first_error(error) if isinstance(error, BaseExceptionGroup) else error
-                    if not isinstance(cause, (RingcastError, *TRANSIENT)):
-                        raise  # the code is at fault
-                    self._log.warning("shadow.failed", error=cause, retry_in_s=RETRY_S)
-                    await asyncio.sleep(RETRY_S)
+            if step is None or step.stage is not Stage.SHADOW:
+                await _pause()
                 continue
-            await _pause()
+            try:
+                await self._take_part(step)
+            except Exception as error:  # a mistake in here must not end the worker
+                if is_cancelled():
+                    raise asyncio.CancelledError from error  # a task group that fails meanwhile hides that
+                self._coordinator = None
+                self._failed(error)
+                await asyncio.sleep(RETRY_S)
 
     async def leave(self) -> None:
         """Deletes the session entry. Its state stays as it is: it says nothing of the calls of the worker."""
@@ -143,23 +141,37 @@ class Shadow:
             # As of a worker that runs already: it is not guarded.
             migrates=Migrates(Step(Stage.OFF, 0), participant),
         )
-        assert coordinator.migration is not None
-        coordinator.migration.heard(Step(step.stage, step.number))
-        for assignment in self._assignments.values():
-            self._share(coordinator.migration, assignment)
+        migration = coordinator.migration
+        assert migration is not None
+        migration.heard(Step(step.stage, step.number))
         self._log.info("shadow.began", step=step.number)
         async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(coordinator.run())
+            running = [
+                tasks.create_task(lasting("takes part in the shadow", coordinator.run)),
+                tasks.create_task(lasting("passes assignments on", lambda: self._pass_on(migration))),
+            ]
             while await self._read() == step:
                 await _pause()
-            running.cancel()
+            for task in running:
+                task.cancel()
         await coordinator.drop_session()
         self._coordinator = None
         self._log.info("shadow.ended", step=step.number)
 
-    def _share(self, migration: StoreMigration | None, assignment: Assignment) -> None:
-        assert migration is not None
-        migration.share(assignment.key, assignment.owners)
+    async def _pass_on(self, migration: StoreMigration) -> None:
+        """In a task of the shadow: what fails here must not reach the coordinator of the peers."""
+        while True:
+            self._reassigned.clear()
+            for assignment in self._assignments.values():
+                migration.share(assignment.key, assignment.owners)
+            await self._reassigned.wait()
+
+    def _failed(self, error: Exception) -> None:
+        cause = first_error(error) if isinstance(error, BaseExceptionGroup) else error
+        if isinstance(cause, (RingcastError, *TRANSIENT)):
+            self._log.warning("shadow.failed", error=cause, retry_in_s=RETRY_S)
+        else:
+            self._log.error("shadow.failed", error=cause, retry_in_s=RETRY_S, exc_info=error)
 
     async def _read(self) -> Migration | None:
         """The step of the store; the one that is known as long as another can't be read.
@@ -173,10 +185,10 @@ class Shadow:
             self._log.debug("migration.read_failed", error=error)
             return self._last[1]
         if entry is None or entry.value is None:
-            self._last = (0, None)
+            self._last = (b"", None)
             return None
-        revision, step = self._last
-        if entry.revision == revision:
+        data, step = self._last
+        if entry.value == data:
             return step
         try:
             found = decode_migration(entry.value)
@@ -186,7 +198,7 @@ class Shadow:
             if step is None or found.number > step.number:  # else a server has answered that lags behind
                 step = found
                 self._log.info("migration.step", stage=stage_name(step.stage), step=step.number)
-        self._last = entry.revision, step
+        self._last = entry.value, step
         return step
 
 

@@ -30,6 +30,7 @@ async def load_settings(bus: Bus, store: str) -> StoreSettings:
         UnavailableError: JetStream does not answer.
         MismatchError: the store needs another version of this package, or migrates and is at a stage that this one
             does not serve.
+        ProtocolError: the step of its migration can't be read.
     """
     bucket = Bucket(bus, names.meta_bucket(store))
     unknown = UnknownStoreError(f"store {store!r} does not exist on this NATS: create it first", field="store")

@@ -262,8 +262,15 @@ class Clients:
     nc: Client
 
     async def create(self, name: str, partition_count: int = 8, **words: object) -> pb.Store:
+        """Again, as clients do, where NATS has not answered in time: what is recorded can be created again."""
         request = pb.CreateStoreRequest(name=name, partition_count=partition_count, **words)  # type: ignore[arg-type]
-        return cast(pb.Store, await self.stub.CreateStore(request))
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    return cast(pb.Store, await self.stub.CreateStore(request))
+                except grpc.aio.AioRpcError as error:
+                    if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                        raise
 
     async def put(self, store: str, row_id: str, value: str = "v", key: str = "k") -> pb.PutResponse:
         request = pb.PutRequest(store=store, key=key, row_id=row_id, value=value)

@@ -13,6 +13,7 @@ from ringcast_config_service.repository import (
     Bundle,
     Chain,
     Deletion,
+    LockedError,
     PlainWrites,
     PolicyChange,
     Repository,
@@ -44,10 +45,13 @@ async def instances(limited: Bench) -> AsyncIterator[Sequence[Repository]]:
 
 
 async def outcome_of(repository: Repository, request: WriteRequest) -> WriteOutcome | Exception:
-    """What becomes of a write; as a client does, it is tried again while another instance has SQLite's file locked."""
+    """What becomes of a write; as a client does, it is tried again while another instance has SQLite's file locked,
+    or has had a lock of PostgreSQL for longer than the lock time-out."""
     while True:
         try:
             (outcome,) = (await repository.writer.write([request], 1)).outcomes
+        except LockedError:
+            continue
         except UnavailableError as error:
             if "is locked by another process" not in str(error):
                 raise

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ringcast_config_service.repository import make_repository
 from ringcast_service import ConfigError
-from ringcast_testkit import ManagedProcess
+from ringcast_testkit import PATIENCE_S, ManagedProcess
 
 Bench = Any  # of conftest.py
 
@@ -45,7 +45,7 @@ async def test_a_process_killed_in_the_middle_of_a_write(sqlite_bench: Bench, tm
     await sqlite_bench.write({"a": "1", "b": "1"})
     path = sqlite_bench.address.removeprefix("sqlite:")
     child = ManagedProcess("writer", [sys.executable, "-c", KILLED, path, statement])
-    assert await asyncio.to_thread(child.wait) == -9, child.describe("was not killed")
+    assert await asyncio.to_thread(child.wait, PATIENCE_S) == -9, child.describe("was not killed")
     assert await sqlite_bench.live() == {"a": "1", "b": "1"}
     assert (await sqlite_bench.write({"a": "2"})).versions == [2]
     await sqlite_bench.check_gap_free()

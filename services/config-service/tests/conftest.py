@@ -262,12 +262,18 @@ class Clients:
     nc: Client
 
     async def create(self, name: str, partition_count: int = 8, **words: object) -> pb.Store:
-        """Again, as clients do, where NATS has not answered in time: what is recorded can be created again."""
         request = pb.CreateStoreRequest(name=name, partition_count=partition_count, **words)  # type: ignore[arg-type]
+        return await self.patiently(self.stub.CreateStore, request)
+
+    async def migrate(self, request: pb.MigrateStoreRequest) -> pb.Store:
+        return await self.patiently(self.stub.MigrateStore, request)
+
+    async def patiently(self, call: Callable[[Any], Any], request: Any) -> pb.Store:
+        """Calls again, as clients do, while NATS does not answer in time: the step in the database was taken then."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
-                    return cast(pb.Store, await self.stub.CreateStore(request))
+                    return cast(pb.Store, await call(request))
                 except grpc.aio.AioRpcError as error:
                     if error.code() is not grpc.StatusCode.UNAVAILABLE:
                         raise

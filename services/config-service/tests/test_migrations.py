@@ -83,9 +83,9 @@ async def test_there_and_back(service: Running, store_name: str) -> None:
     await service.create(store_name)
     before = await entries(service, store_name)
     shadow = pb.MigrateStoreRequest(name=store_name, stage=SHADOW, lease_ttl_ms=2_000, call_bound_ms=200)
-    made = await service.stub.MigrateStore(shadow)
+    made = await service.migrate(shadow)
     assert (made.migration.stage, made.migration.lease_ttl_ms, made.migration.call_bound_ms) == (SHADOW, 2_000, 200)
-    assert (await service.stub.MigrateStore(shadow)).migration == made.migration
+    assert (await service.migrate(shadow)).migration == made.migration
     found = await entries(service, store_name)
     assert decode_migration(found.pop(names.META_MIGRATION)) == step(Stage.SHADOW, made.migration.number)
     assert found == {**before, "wire_version": b"2"}, "what builds refuse that know of no step"
@@ -93,7 +93,7 @@ async def test_there_and_back(service: Running, store_name: str) -> None:
     js = service.nc.jetstream()
     for bucket in (names.owners_bucket(store_name), names.wishes_bucket(store_name)):
         await js.stream_info(f"KV_{bucket}")
-    ended = await service.stub.MigrateStore(pb.MigrateStoreRequest(name=store_name, stage=OFF))
+    ended = await service.migrate(pb.MigrateStoreRequest(name=store_name, stage=OFF))
     assert ended.migration.number > made.migration.number
     found = await entries(service, store_name)
     assert decode_migration(found.pop(names.META_MIGRATION)).stage is Stage.OFF
@@ -104,7 +104,7 @@ async def test_there_and_back(service: Running, store_name: str) -> None:
 
 async def test_what_is_refused(service: Running, store_name: str) -> None:
     await service.create(store_name)
-    migrate = service.stub.MigrateStore
+    migrate = service.migrate
     switch = pb.MigrateStoreRequest(name=store_name, stage=pb.MIGRATION_STAGE_SWITCH)
     await is_refused(migrate(switch), "is at the stage off: it can't go to switch, only to shadow")
     await is_refused(migrate(pb.MigrateStoreRequest(name=store_name)), "stage 0 is unknown")

@@ -79,15 +79,12 @@ async def test_one_leads_until_it_leaves(bench: Bench, caplog: pytest.LogCapture
             assert len(one.terms) == 1
             with pytest.raises(LostLeadError):
                 await bench.repo.maintenance.forget_marks(one.terms[0].lead, 1, 1)
-            one.maintenance.resume()
-            await two.maintenance.withdraw()
-            await bench.execute("UPDATE maintenance SET until_ms = 0 WHERE duty = 'lead'")
+            assert one.measures.lead_changes == {"taken": 1, "lost": 0, "resigned": 1}
     assert lines(caplog)[:3] == [
         'event=maintenance.lead_taken token=1 before=""',
         "event=maintenance.lead_resigned token=1",
         "event=maintenance.lead_taken token=3 before=one",
     ]
-    assert one.measures.lead_changes == {"taken": 1, "lost": 0, "resigned": 1}
 
 
 async def test_a_duty_that_is_refused_ends_all_of_them_with_one_line(

@@ -24,9 +24,10 @@ from ringcast._protocol.sticky.migration import Step, unguarded
 from ringcast._protocol.sticky.ownership import OwnedState
 from ringcast._protocol.sticky.records import Rule, Table
 from ringcast_testkit import PATIENCE_S, NatsServer, TcpProxy, end_task
-from ringcast_wire import LeaseRecord, Stage
+from ringcast_wire import LeaseRecord, Stage, event_within
 
 PARTITIONS, KEY = 6, "list"
+LOOK_S = 0.05
 TIMES = StickyTimes(
     fence=FenceTimes(3_000, 500),
     leader=LeaderTimes(quiet_s=0.2, quiet_most_s=1.0, prepare_s=5.0, stagger_s=0.1),
@@ -62,11 +63,12 @@ class Court:
         self.moved.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
+        """Looks whenever something moves, and now and then: records of a worker that serves nothing move nothing."""
         async with asyncio.timeout(PATIENCE_S):
             while not condition():
                 assert not self.violations
                 self.moved.clear()
-                await self.moved.wait()
+                await event_within(self.moved, LOOK_S)
 
     async def served_anew(self, rule: Rule, *, is_free: bool = False) -> dict[int, str]:
         """Waits until each partition has been called by a rule from now on; returns by which worker each was last."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 import pytest
@@ -14,7 +14,7 @@ from ringcast._bus.kv import Bucket
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import worker_log
-from ringcast._coordination.sticky_session import SessionKeeper, read_sessions
+from ringcast._coordination.sticky_session import Refresh, SessionKeeper, read_sessions
 from ringcast._coordination.sticky_times import StickyTimes, steady_clock
 from ringcast._protocol.sticky.fence import FenceTimes
 from ringcast_testkit import NatsServer
@@ -60,25 +60,22 @@ class LossyBus:
         return revision
 
 
+def keeper_of(bus: Bus, bucket: Bucket, refreshed: Callable[[Refresh], None]) -> SessionKeeper:
+    """Of the worker ``other``."""
+    record = LeaseRecord(incarnation="i", host="h", pid=1, started_at_ms=1)
+    return SessionKeeper(
+        bus, bucket, "other", record, StickyTimes(), steady_clock, LOG, refreshed=refreshed, taken=lambda: None
+    )
+
+
 async def test_a_refresh_after_a_loss_does_not_continue_though_an_answer_was_lost_between(
     bus: Bus, store_of_owners: str
 ) -> None:
     """The entry is this process's own again, and another process may have had it before: nobody has been told yet."""
     lossy = LossyBus(bus)
     bucket = Bucket(cast(Bus, lossy), names.owners_bucket(store_of_owners))
-    record = LeaseRecord(incarnation="i", host="h", pid=1, started_at_ms=1)
     said: list[bool] = []
-    keeper = SessionKeeper(
-        bus,
-        bucket,
-        "other",
-        record,
-        StickyTimes(),
-        steady_clock,
-        LOG,
-        refreshed=lambda refresh: said.append(refresh.continued),
-        taken=lambda: None,
-    )
+    keeper = keeper_of(bus, bucket, lambda refresh: said.append(refresh.continued))
     await keeper.take()
     await keeper.refresh()
     assert said == [False, True]
@@ -102,18 +99,7 @@ async def test_what_a_refresh_without_an_answer_wrote_is_dropped(bus: Bus, store
     """As of one that is cancelled: its entry would stand until it has run out."""
     lossy = LossyBus(bus)
     bucket, name = Bucket(cast(Bus, lossy), names.owners_bucket(store_of_owners)), names.session_key("other")
-    record = LeaseRecord(incarnation="i", host="h", pid=1, started_at_ms=1)
-    keeper = SessionKeeper(
-        bus,
-        bucket,
-        "other",
-        record,
-        StickyTimes(),
-        steady_clock,
-        LOG,
-        refreshed=lambda _: None,
-        taken=lambda: None,
-    )
+    keeper = keeper_of(bus, bucket, lambda _: None)
     await keeper.take()
     lossy.is_lossy = True
     with pytest.raises(TimeoutError):

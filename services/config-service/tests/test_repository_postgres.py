@@ -97,6 +97,49 @@ async def test_a_head_that_another_has_changed_is_read_with_its_rows(postgres_be
     await postgres_bench.check_gap_free()
 
 
+_GIVE_ID_AWAY = "UPDATE config_keys SET name = 'another', history_id = 'of another'"
+"""What a restored database looks like to an instance that ran meanwhile: the id of a key made after the dump is there
+again, for another key."""
+
+
+async def write_twice(bench: Bench, row: str) -> None:
+    """The second write finds the key that the first has made: the instance knows its id from then on."""
+    await bench.write({row: "1"})
+    await bench.write({row: "2"})
+
+
+@pytest.mark.parametrize("partition", [3, 4], ids=["written before", "never written"])
+@pytest.mark.parametrize("count", [1, 100])
+async def test_an_id_that_another_key_has_meanwhile(
+    postgres_bench: Bench, other: Any, partition: int, count: int
+) -> None:
+    """The write goes to the key that it names, not to the one that has the id now."""
+    (row,) = rows_of(3)
+    await write_twice(postgres_bench, row)
+    await other.execute(_GIVE_ID_AWAY)
+    written = dict.fromkeys(rows_of(partition, count), "3")
+    await postgres_bench.write(written)
+    assert await postgres_bench.live() == written
+    assert await postgres_bench.live("another") == {row: "2"}
+
+
+async def test_an_id_of_a_key_that_is_gone(postgres_bench: Bench, other: Any) -> None:
+    (row,) = rows_of(3)
+    await write_twice(postgres_bench, row)
+    await other.execute("TRUNCATE config_keys CASCADE")
+    assert (await postgres_bench.write({row: "3"})).versions == [1]
+    assert await postgres_bench.live() == {row: "3"}
+
+
+async def test_a_history_that_another_instance_began_is_in_the_next_event(postgres_bench: Bench, other: Any) -> None:
+    """Also in the first event of a partition, which has no head that tells of it."""
+    (low,), high = rows_of(2), rows_of(3)
+    await write_twice(postgres_bench, low)
+    await other.execute("UPDATE config_keys SET history_id = 'the-next-one'")
+    await postgres_bench.write(dict.fromkeys(high, "1"))
+    assert [event.history for _, event in await postgres_bench.events()][2:] == ["the-next-one"]
+
+
 async def test_cockroachdb_begins_a_write_again(serializable_bench: Bench, other: Any) -> None:
     (row,) = rows_of(3)
     await serializable_bench.write({row: "1"})

@@ -142,6 +142,7 @@ class CurrentState:
     ``stores``: names that exist. ``keys``: ids of the keys that exist. ``key_counts``: keys of each store.
     ``partition_counts``: of the stores as they are now. ``deleted``: why keys that exist take no writes.
     ``histories``: the history id of each key, for one that does not exist the one that it is to be created with.
+    ``remembered``: the histories that keys had when their ids were learned, for those not read for this group.
     ``heads``: of the partitions that were ever written; ``caps``: of those of them whose store has limits.
     ``policies``: of the stores with a key that does not exist. ``left``: what all partitions of a store may grow by
     together, for stores in which that has to be looked at. ``live``: size of each row touched that is there and not a
@@ -155,6 +156,7 @@ class CurrentState:
     partition_counts: dict[KeyRef, int] = field(default_factory=dict)
     deleted: dict[KeyRef, RingcastError] = field(default_factory=dict)
     histories: dict[KeyRef, str] = field(default_factory=dict)
+    remembered: dict[KeyRef, str] = field(default_factory=dict)
     heads: dict[PartitionRef, Head] = field(default_factory=dict)
     caps: dict[PartitionRef, Caps] = field(default_factory=dict)
     policies: dict[str, StorePolicy] = field(default_factory=dict)

@@ -30,8 +30,8 @@ class StoredError(Exception):
 class KnownKey(NamedTuple):
     """A key that an instance has seen in the database.
 
-    ``history`` may be out of date where another instance gave the key a new one. It counts only for a partition that
-    has no head yet: its event then names a history that is over, and the workers fetch.
+    It may be out of date: another instance gave the key a new history, or the database was restored while this instance
+    ran, and its id is another key's now. :func:`_confirm` sees both.
     """
 
     key_id: int
@@ -284,6 +284,7 @@ async def _locate(db: Connection, requests: Sequence[WriteRequest], known: KeyId
     keys = {writes.KeyRef(request.store.name, request.key) for request in requests}
     state.keys = {key: known[key].key_id for key in keys if key in known}
     state.histories = {key: known[key].history for key in state.keys}
+    state.remembered = dict(state.histories)
     state.partition_counts = {key: known[key].partition_count for key in state.keys}
     state.stores = {key.store for key in state.keys}
     if unknown := sorted(keys - state.keys.keys()):
@@ -309,6 +310,30 @@ async def _find_keys(db: Connection, keys: Sequence[writes.KeyRef], state: write
 
 def _is_missing(key: writes.KeyRef, state: writes.CurrentState) -> bool:
     return key not in state.keys and key not in state.deleted
+
+
+async def _confirm(db: Connection, state: writes.CurrentState, known: KeyIds) -> None:
+    """Looks again for remembered keys, but for those with a head here that names the history that is remembered.
+
+    Histories are random, so such a head is the key's own. Of a key without a head nothing has been seen yet.
+
+    Raises:
+        LostRaceError: one of them has another id, or is gone: nothing may be written by the old one.
+    """
+    seen = {ref.key for ref in state.heads}
+    doubtful = {
+        key: state.keys[key]
+        for key, history in state.remembered.items()
+        if key not in seen or state.histories[key] != history
+    }
+    if not doubtful:
+        return
+    for key in doubtful:
+        known.pop(key, None)
+        del state.keys[key]
+    await _find_keys(db, sorted(doubtful), state, known)
+    if any(state.keys.get(key) != key_id and key not in state.deleted for key, key_id in doubtful.items()):
+        raise LostRaceError([])
 
 
 async def _find_closed(db: Connection, closed: set[writes.KeyRef], state: writes.CurrentState, known: KeyIds) -> None:
@@ -339,6 +364,7 @@ async def _read_heads(
                 state.caps[ref] = writes.Caps(cap_rows, cap_bytes)
             if is_closed:
                 closed.add(key)
+    await _confirm(db, state, known)
     await _find_closed(db, closed, state, known)
 
 
@@ -375,6 +401,7 @@ async def _read_heads_and_rows(
         state.versions[ref] = live_rows
         if not deleted:
             state.live[ref] = number
+    await _confirm(db, state, known)
     await _find_closed(db, closed, state, known)
     if any(head.revision != seen.get(place) for place, head in state.heads.items()):  # others wrote while we waited
         state.live.clear()

@@ -28,7 +28,7 @@ from ringcast_meta.cluster import (
     want_drain,
     wish_key,
 )
-from ringcast_testkit import PATIENCE_S
+from ringcast_testkit import PATIENCE_S, until
 from ringcast_wire import InvalidInputError, ProtocolError
 
 LOADS = {
@@ -84,7 +84,7 @@ def test_a_record_that_is_too_large_is_not_written() -> None:
 
 @asynccontextmanager
 async def present(
-    store: MetadataStore, heard: list[bool], member_id: str = "a", *, one_life: bool = False
+    store: MetadataStore, heard: list[bool], member_id: str = "a", *, one_life: bool = False, pid: int = 7
 ) -> AsyncIterator[Presence]:
     @asynccontextmanager
     async def opened() -> AsyncIterator[MetadataStore]:
@@ -96,7 +96,12 @@ async def present(
         opened,
         MemberKind.SERVICE,
         member_id,
-        report=lambda: record(member_id, state=MemberState.DRAINED if heard and heard[-1] else MemberState.ACTIVE),
+        report=lambda: record(
+            member_id,
+            pid=pid,
+            started_at_ms=pid,
+            state=MemberState.DRAINED if heard and heard[-1] else MemberState.ACTIVE,
+        ),
         on_wish=heard.append,
         one_life=one_life,
     )
@@ -132,6 +137,26 @@ async def test_a_process_hears_what_is_wanted_and_says_what_it_does() -> None:
             await want_drain(store, MemberKind.SERVICE, "a")
         # Its record goes with it, and the wish too: nobody will have this id again.
         await cache.wait_until(lambda: not cache.entries(), PATIENCE_S)
+
+
+async def test_of_two_processes_with_one_id_the_later_is_shown(caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryStore()
+
+    def pids() -> list[int]:
+        return [each.record.pid for each in members_of(cache.entries()) if each.record]
+
+    async with LocalCache(store) as cache, present(store, [], pid=1) as first:
+        await cache.wait_until(lambda: pids() == [1], PATIENCE_S)
+        async with present(store, [], pid=2) as second:
+            await cache.wait_until(lambda: pids() == [2], PATIENCE_S)
+            first.changed()
+            await until(lambda: "event=cluster.id_taken key=services.a" in caplog.text)
+            first.changed()
+            second.changed()
+            await cache.wait_until(lambda: pids() == [2], PATIENCE_S)
+            assert caplog.text.count("cluster.id_taken") == 1
+        first.changed()
+        await cache.wait_until(lambda: pids() == [1], PATIENCE_S)
 
 
 async def test_a_wish_is_heard_before_the_first_report() -> None:

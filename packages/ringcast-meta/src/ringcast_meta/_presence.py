@@ -20,7 +20,16 @@ from ringcast_wire import (
 )
 
 from ringcast_meta._lease import Lease
-from ringcast_meta._members import REPORT_S, TTL_S, MemberKind, MemberRecord, encode_member, member_key, wish_key
+from ringcast_meta._members import (
+    REPORT_S,
+    TTL_S,
+    MemberKind,
+    MemberRecord,
+    decode_member,
+    encode_member,
+    member_key,
+    wish_key,
+)
 from ringcast_meta._store import MetadataStore
 
 log = EventLog(logging.getLogger("ringcast.meta"))
@@ -36,6 +45,9 @@ class Presence:
     A report is one write and one read each 3 s, and the lease costs another write each 3.3 s.
 
     ``one_life``: the id is never used again, so the wish for it goes with the process.
+
+    Of two processes with one id the record is that of the one that registered last. The other one says so in its log,
+    and registers again once that record is gone.
     """
 
     def __init__(
@@ -77,7 +89,11 @@ class Presence:
                         log.info("cluster.registered", key=self.key)
                         backoff.reset()
                         failed = ""
-                        await self._keep(store, lease, revision)
+                        if (other := await self._keep(store, lease, revision)) is not None:
+                            log.error(
+                                "cluster.id_taken", key=self.key, host=other.host, pid=other.pid, address=other.address
+                            )
+                            await self._wait_gone(store)
                         if not self._stopping.is_set():
                             log.warning("cluster.registration_lost", key=self.key)
                         elif self._one_life:
@@ -103,22 +119,44 @@ class Presence:
             # Of a lease that was lost and lives on in the store, or of a write that nobody answered.
             return await store.put(self.key, value, last=error.found_version or 1, lease=lease)
 
-    async def _keep(self, store: MetadataStore, lease: Lease, revision: int) -> None:
-        """Reports now and then until the lease is lost, or the process stops."""
+    async def _keep(self, store: MetadataStore, lease: Lease, revision: int) -> MemberRecord | None:
+        """Reports now and then until the lease is lost, the process stops, or another one has its id: returns that."""
         while not self._stopping.is_set() and lease.remaining_s:
-            await _first(self._stopping.wait(), lease.wait_lost(), event_within(self._news, REPORT_S))
-            self._news.clear()
+            await self._pause(lease.wait_lost())
             if self._stopping.is_set():
-                return
+                break
             try:
                 await self._look(store)
                 revision = await store.put(self.key, encode_member(self._report()), last=revision, lease=lease)
             except ConditionFailedError as error:
                 if not error.found_version:
-                    return  # it has ended in the store
+                    break  # it has ended in the store
+                if (other := await self._found(store)) is not None and self._is_another(other):
+                    return other
                 revision = error.found_version  # a report that was stored though nobody answered
             except UnavailableError as error:
                 log.debug("cluster.not_reported", key=self.key, error=error)  # the next one may be, or the lease ends
+        return None
+
+    async def _pause(self, *more: Coroutine[Any, Any, object]) -> None:
+        """Until it is time to look or report again, or there is a reason to."""
+        await _first(self._stopping.wait(), event_within(self._news, REPORT_S), *more)
+        self._news.clear()
+
+    async def _found(self, store: MetadataStore) -> MemberRecord | None:
+        """What stands in the place of the record."""
+        entry = await store.get(self.key)
+        return None if entry is None else decode_member(self.key, entry.value)
+
+    def _is_another(self, found: MemberRecord) -> bool:
+        own = self._report()
+        return (found.host, found.pid, found.started_at_ms) != (own.host, own.pid, own.started_at_ms)
+
+    async def _wait_gone(self, store: MetadataStore) -> None:
+        """Waits until the process with the same id has gone, or this one stops."""
+        while not self._stopping.is_set() and await store.get(self.key) is not None:
+            await self._pause()
+            await self._look(store)
 
     async def _look(self, store: MetadataStore) -> None:
         drain = await store.get(self._wish_key) is not None

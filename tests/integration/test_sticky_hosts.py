@@ -13,10 +13,10 @@ import nats
 import pytest
 from ringcast import Worker
 from ringcast._protocol.sticky.fence import FenceTimes
-from ringcast._protocol.sticky.records import Table, decode_table, decode_term
 from ringcast_client import ConfigServiceClient, RowWrite
 from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, History, NatsServer, WorkerProcess
 from ringcast_wire import Strategy, names
+from ringcast_wire.owner_records import Table, decode_table, decode_term
 
 PARTITIONS, ROWS = 12, 60
 TIMES = FenceTimes(lease_ttl_ms=6_000, call_bound_ms=500)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ringcast._protocol.sticky.ownership import OwnedState, Ownership
-from ringcast._protocol.sticky.records import Phase, Rule, Table
+from ringcast_wire.owner_records import Phase, Rule, Table
 
 
 class Violation(AssertionError):

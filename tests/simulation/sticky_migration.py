@@ -11,10 +11,11 @@ from functools import partial
 from typing import ClassVar, Final
 
 from ringcast._protocol.sticky.leader import View
-from ringcast._protocol.sticky.migration import Guard, Step, may_end, unguarded
+from ringcast._protocol.sticky.migration import Guard
 from ringcast._protocol.sticky.ownership import OwnedState
-from ringcast._protocol.sticky.records import Rule
 from ringcast_wire import Stage, names, next_stages
+from ringcast_wire.migrating import Step, may_end, unguarded
+from ringcast_wire.owner_records import Rule
 
 from tests.simulation.sticky_judge import Call, Violation
 from tests.simulation.sticky_machines import KEY, PARTITIONS, state_of, states_among, table_among
@@ -150,7 +151,8 @@ class MigratingWorld(World):
         if not self.faulty:
             able = [] if self.step.stage is self.final else [stage for stage in able if stage is self.towards_final()]
         if able and self.draw.random() < (0.3 if self.step.stage is Stage.SWITCH else 0.8):
-            self.step = Step(self.draw.choice([*able, max(able), max(able)]), self.step.number + 1)
+            stage = self.draw.choice([*able, max(able), max(able)])
+            self.step = Step(stage, self.step.number + 1, is_back=stage is Stage.SHADOW < self.step.stage)
             self.past.append(self.step)
             self.taken[self.step.stage] += 1
             self.log(f"step {self.step.number}: {self.step.stage.name}")

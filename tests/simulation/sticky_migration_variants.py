@@ -9,9 +9,9 @@ from typing import Final
 from msgspec import structs
 from ringcast._protocol.sticky.leader import Leader, Step, View
 from ringcast._protocol.sticky.migration import Guard
-from ringcast._protocol.sticky.migration import Step as OperatorStep
 from ringcast._protocol.sticky.ownership import Ownership
-from ringcast._protocol.sticky.records import Phase, Rule, Session, Table
+from ringcast_wire.migrating import Step as OperatorStep
+from ringcast_wire.owner_records import Phase, Rule, Session, Table
 
 from tests.simulation.sticky_machines import Machines
 from tests.simulation.sticky_variants import Variant

@@ -11,8 +11,8 @@ from ringcast._protocol.sticky.evidence import LeaseEvidence
 from ringcast._protocol.sticky.fence import Fence
 from ringcast._protocol.sticky.leader import Leader, Step, View, WriteTable
 from ringcast._protocol.sticky.ownership import Aim, Deed, OwnedInput, OwnedPartition, Ownership
-from ringcast._protocol.sticky.records import Phase, Session, Table
 from ringcast._protocol.sticky.witness import Witness
+from ringcast_wire.owner_records import Phase, Session, Table
 
 from tests.simulation.sticky_machines import Machines
 

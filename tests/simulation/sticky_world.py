@@ -19,8 +19,8 @@ from ringcast._protocol.sticky.fence import CLOCK_SKEW
 from ringcast._protocol.sticky.leader import TakeTerm, View, WriteTable
 from ringcast._protocol.sticky.ownership import Deed, OwnedState
 from ringcast._protocol.sticky.plan import Wishes
-from ringcast._protocol.sticky.records import Rule, decode_term, encode_state, encode_table, encode_term
 from ringcast_wire import names
+from ringcast_wire.owner_records import Rule, decode_term, encode_state, encode_table, encode_term
 
 from tests.simulation.sticky_host import Host
 from tests.simulation.sticky_judge import Call, Judge, Violation

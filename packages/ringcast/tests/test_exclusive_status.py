@@ -10,12 +10,12 @@ from prometheus_client import CollectorRegistry
 from ringcast import Change, Worker
 from ringcast._coordination.sticky_measures import LeaderMeasures, by_phase
 from ringcast._protocol.sticky.leader import LeaderTimes
-from ringcast._protocol.sticky.records import Entry, Phase, Session, Table
 from ringcast.metrics import PrometheusMetrics
 from ringcast.wishes import drain_worker, undrain_worker
 from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S, until, until_workers
 from ringcast_wire import Strategy
+from ringcast_wire.owner_records import Entry, Phase, Session, Table
 
 TIMES = {"strategy": Strategy.STICKY, "lease_ttl_ms": 2_000, "call_bound_ms": 200}
 

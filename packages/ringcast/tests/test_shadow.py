@@ -20,9 +20,9 @@ from ringcast._coordination import shadow as shadow_module
 from ringcast._coordination.shadow import Shadow
 from ringcast._coordination.sticky_migration import StoreMigration
 from ringcast._protocol.assignment import Assignment
-from ringcast._protocol.sticky.records import Rule, State, Table, decode_state, decode_table
 from ringcast_testkit import NatsServer, end_task, until
 from ringcast_wire import LeaseRecord, Migration, Stage, StoreSettings, encode_migration, encode_record, names
+from ringcast_wire.owner_records import Rule, State, Table, decode_state, decode_table
 
 PARTITIONS, KEY = 6, "list"
 PEERS = ("a", "a", "a", "a", "a", "b")

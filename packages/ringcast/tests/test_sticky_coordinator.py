@@ -25,9 +25,9 @@ from ringcast._protocol.sticky.fence import FenceTimes
 from ringcast._protocol.sticky.leader import LeaderTimes
 from ringcast._protocol.sticky.ownership import OwnedState
 from ringcast._protocol.sticky.plan import Wishes
-from ringcast._protocol.sticky.records import decode_state
 from ringcast_testkit import PATIENCE_S, NatsServer, TcpProxy, end_task
 from ringcast_wire import InUseError, LeaseRecord, MismatchError, encode_record, names
+from ringcast_wire.owner_records import decode_state
 
 PARTITIONS, KEY = 6, "list"
 TIMES = StickyTimes(

@@ -10,7 +10,7 @@ import pytest
 from ringcast._protocol.sticky.evidence import LeaseEvidence
 from ringcast._protocol.sticky.leader import Leader, LeaderTimes, Step, TakeTerm, View, WriteTable
 from ringcast._protocol.sticky.plan import Wishes
-from ringcast._protocol.sticky.records import MAX_MOVING, Entry, Phase, Session, State, Table, Term
+from ringcast_wire.owner_records import MAX_MOVING, Entry, Phase, Session, State, Table, Term
 
 WAIT_S = 11.0
 A, B, C = (Session(name, name, number) for name, number in (("a", 1), ("b", 2), ("c", 3)))

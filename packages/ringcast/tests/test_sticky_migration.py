@@ -10,10 +10,12 @@ import pytest
 from ringcast._protocol.sticky.evidence import LeaseEvidence
 from ringcast._protocol.sticky.fence import Fence, FenceTimes
 from ringcast._protocol.sticky.leader import Leader, LeaderTimes, View, WriteTable
-from ringcast._protocol.sticky.migration import Guard, Step, may_end, unguarded
+from ringcast._protocol.sticky.migration import Guard
 from ringcast._protocol.sticky.ownership import Deed, OwnedState, Ownership
 from ringcast._protocol.sticky.plan import Wishes
-from ringcast._protocol.sticky.records import (
+from ringcast_wire import ProtocolError, Stage, next_stages
+from ringcast_wire.migrating import Step, may_end, unguarded
+from ringcast_wire.owner_records import (
     MAX_NUMBER,
     Entry,
     Phase,
@@ -26,7 +28,6 @@ from ringcast._protocol.sticky.records import (
     decode_table,
     encode_table,
 )
-from ringcast_wire import ProtocolError, Stage, next_stages
 
 A, B = (Session(name, name, number) for name, number in (("a", 1), ("b", 2)))
 WAIT_S = 11.0

@@ -14,8 +14,8 @@ from ringcast._protocol.sticky.ownership import (
     Ownership,
     TransitionError,
 )
-from ringcast._protocol.sticky.records import Entry, Phase, Session, Table
 from ringcast_wire import InvalidInputError
+from ringcast_wire.owner_records import Entry, Phase, Session, Table
 
 TIMES = FenceTimes(10_000, 1_000)
 OTHER = Session("other", "other", 1)

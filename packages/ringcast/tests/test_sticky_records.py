@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from ringcast._protocol.kv_mirror import Entry as Stored
 from ringcast._protocol.kv_mirror import KvMirror
 from ringcast._protocol.membership import Membership, orphaned_records
-from ringcast._protocol.sticky.records import (
+from ringcast_wire import LimitExceededError, ProtocolError, limits, names
+from ringcast_wire.owner_records import (
     MAX_MOVING,
     MAX_NUMBER,
     MAX_SESSIONS,
@@ -31,7 +32,6 @@ from ringcast._protocol.sticky.records import (
     encode_table,
     encode_term,
 )
-from ringcast_wire import LimitExceededError, ProtocolError, limits, names
 
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,8}", fullmatch=True)
 SESSIONS = st.builds(Session, NAMES, NAMES, st.integers(1, 9))

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from ringcast._coordination.sticky_settled import SettledShare
 from ringcast._coordination.sticky_times import StickyTimes
-from ringcast._protocol.sticky.records import Entry, Phase, Session, State, Table
+from ringcast_wire.owner_records import Entry, Phase, Session, State, Table
 
 TIMES = StickyTimes()
 QUIET_S = TIMES.leader.quiet_s + 2 * TIMES.read_s + TIMES.refresh_s

@@ -20,11 +20,11 @@ from ringcast._coordination.sticky_migration import Migrates, StoreMigration
 from ringcast._coordination.sticky_times import StickyTimes, steady_clock
 from ringcast._protocol.sticky.fence import FenceTimes
 from ringcast._protocol.sticky.leader import LeaderTimes
-from ringcast._protocol.sticky.migration import Step, unguarded
 from ringcast._protocol.sticky.ownership import OwnedState
-from ringcast._protocol.sticky.records import Rule, Table
 from ringcast_testkit import PATIENCE_S, NatsServer, TcpProxy, end_task
 from ringcast_wire import LeaseRecord, Stage, event_within
+from ringcast_wire.migrating import Step, unguarded
+from ringcast_wire.owner_records import Rule, Table
 
 PARTITIONS, KEY = 6, "list"
 LOOK_S = 0.05

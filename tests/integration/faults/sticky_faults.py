@@ -12,10 +12,10 @@ from typing import Any, Final, TypeVar
 from nats.js import JetStreamContext
 from nats.js.kv import KeyValue
 from ringcast._protocol.sticky.fence import FenceTimes
-from ringcast._protocol.sticky.records import Phase, Table, decode_table, decode_term
 from ringcast.wishes import drain_worker, follow_drain, undrain_worker
 from ringcast_testkit import WorkerProcess
 from ringcast_wire import UnavailableError, names
+from ringcast_wire.owner_records import Phase, Table, decode_table, decode_term
 
 from tests.integration.faults.arena import STORE, Arena, off
 from tests.integration.faults.fault import After, a_user, a_worker, hold, kind, on_jetstream, taken_over

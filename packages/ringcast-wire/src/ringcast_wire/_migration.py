@@ -46,12 +46,16 @@ def next_stages(stage: Stage) -> frozenset[Stage]:
 
 
 class Migration(msgspec.Struct, frozen=True, kw_only=True):
-    """A step, and the times of exclusive ownership that go with it. ``number`` rises with each step of a store."""
+    """A step, and the times of exclusive ownership that go with it. ``number`` rises with each step of a store.
+
+    ``is_back``: it is the way back to ``SHADOW`` from a later stage.
+    """
 
     stage: Stage
     number: int
     lease_ttl_ms: int
     call_bound_ms: int
+    is_back: bool = False
 
     @property
     def is_on(self) -> bool:
@@ -82,6 +86,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
     number: Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1)]
     lease_ttl_ms: int
     call_bound_ms: int
+    is_back: bool = False
 
 
 def encode_migration(migration: Migration) -> bytes:

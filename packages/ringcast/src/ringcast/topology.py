@@ -27,13 +27,13 @@ from ringcast_wire import (
     decode_migration,
     names,
 )
+from ringcast_wire.owner_records import Phase, Rule, Session
 
 from ringcast._bus.tools import answered_within, ask, open_bus, read_bucket
 from ringcast._coordination.sticky_view import KeyRecords, key_records
 from ringcast._protocol.assignment import owners
 from ringcast._protocol.kv_mirror import Entry
 from ringcast._protocol.membership import Membership
-from ringcast._protocol.sticky.records import Phase, Rule, Session
 
 DEFAULT_SERVERS: Final = "nats://127.0.0.1:4222"
 DEFAULT_TIMEOUT_S: Final = 10.0

@@ -20,6 +20,7 @@ from ringcast_wire import (
     names,
     stage_name,
 )
+from ringcast_wire.migrating import Step
 
 from ringcast._bus.bus import TRANSIENT, Bus
 from ringcast._bus.kv import Bucket
@@ -30,7 +31,6 @@ from ringcast._coordination.sticky import StickyCoordinator
 from ringcast._coordination.sticky_migration import Migrates, StoreMigration
 from ringcast._coordination.sticky_times import StickyTimes
 from ringcast._protocol.assignment import Assignment
-from ringcast._protocol.sticky.migration import Step
 
 READ_S: Final = 10.0
 """How often the step of the store is read, as long as all goes well."""

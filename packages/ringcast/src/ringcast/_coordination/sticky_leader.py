@@ -8,6 +8,8 @@ import random
 from collections.abc import Callable
 
 from ringcast_wire import Backoff, EventLog, LimitExceededError, event_before, names
+from ringcast_wire.migrating import Step
+from ringcast_wire.owner_records import Rule, encode_table, encode_term
 
 from ringcast._bus.bus import TRANSIENT
 from ringcast._coordination.sticky_measures import KeyReport, LeaderMeasures, by_phase
@@ -17,8 +19,6 @@ from ringcast._coordination.sticky_times import Clock, StickyTimes, loop_time
 from ringcast._protocol.sticky.evidence import LeaseEvidence
 from ringcast._protocol.sticky.leader import Leader, TakeTerm, View, WriteTable
 from ringcast._protocol.sticky.leader import Step as LeaderStep
-from ringcast._protocol.sticky.migration import Step
-from ringcast._protocol.sticky.records import Rule, encode_table, encode_term
 
 
 class KeyLeader:

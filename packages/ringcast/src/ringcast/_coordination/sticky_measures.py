@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from ringcast_wire.metrics import Histogram
-
-from ringcast._protocol.sticky.records import Entry, Phase, Table
+from ringcast_wire.owner_records import Entry, Phase, Table
 
 UNOWNED: Final = "unowned"
 """Where a metric says that partitions have no owner; the other names are those of the phases."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+from ringcast_wire.migrating import Step
+
 from ringcast._coordination.sticky_leader import KeyLeader
 from ringcast._coordination.sticky_ownership import KeyOwnership
 from ringcast._coordination.sticky_records import OwnerRecords
-from ringcast._protocol.sticky.migration import Guard, Step
+from ringcast._protocol.sticky.migration import Guard
 
 
 class GuardedParticipant(Protocol):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from ringcast_wire import EventLog, event_before, names
+from ringcast_wire.owner_records import Session, Table
 
 from ringcast._coordination.sticky_records import OwnerRecords
 from ringcast._coordination.sticky_session import Refresh
@@ -16,7 +17,6 @@ from ringcast._coordination.sticky_state import StateWriter
 from ringcast._coordination.sticky_times import Clock, StickyTimes, loop_time
 from ringcast._protocol.sticky.fence import Fence
 from ringcast._protocol.sticky.ownership import Action, Deed, OwnedState, Ownership
-from ringcast._protocol.sticky.records import Session, Table
 
 
 class ExclusiveParticipant(Protocol):

@@ -8,14 +8,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from ringcast_wire import EventLog, ProtocolError, names
-
-from ringcast._bus.bus import Bus
-from ringcast._bus.kv import Bucket, BucketWatch, ConflictError
-from ringcast._coordination.sticky_wishes import WishRecords
-from ringcast._protocol.kv_mirror import Entry, KvMirror
-from ringcast._protocol.sticky.leader import TOUCH_S
-from ringcast._protocol.sticky.plan import Wishes
-from ringcast._protocol.sticky.records import (
+from ringcast_wire.owner_records import (
     State,
     Table,
     Term,
@@ -25,6 +18,13 @@ from ringcast._protocol.sticky.records import (
     decode_table,
     decode_term,
 )
+
+from ringcast._bus.bus import Bus
+from ringcast._bus.kv import Bucket, BucketWatch, ConflictError
+from ringcast._coordination.sticky_wishes import WishRecords
+from ringcast._protocol.kv_mirror import Entry, KvMirror
+from ringcast._protocol.sticky.leader import TOUCH_S
+from ringcast._protocol.sticky.plan import Wishes
 from ringcast._protocol.sticky.witness import Span, believed, decode_gone
 
 T = TypeVar("T")

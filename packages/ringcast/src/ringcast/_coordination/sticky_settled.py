@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ringcast_wire import event_before
+from ringcast_wire.owner_records import Rule, Session, Table
 
 from ringcast._coordination.sticky_records import OwnerRecords
 from ringcast._coordination.sticky_times import Clock, StickyTimes, loop_time
-from ringcast._protocol.sticky.records import Rule, Session, Table
 
 
 class _Situation(NamedTuple):

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ringcast_wire import ProtocolError, names
+from ringcast_wire.owner_records import State, Table, Term, decode_state, decode_table, decode_term
 
 from ringcast._coordination.sticky_wishes import decode_wishes
 from ringcast._protocol.sticky.plan import Wishes
-from ringcast._protocol.sticky.records import State, Table, Term, decode_state, decode_table, decode_term
 
 T = TypeVar("T")
 

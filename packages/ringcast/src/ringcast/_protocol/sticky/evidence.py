@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ringcast._protocol.sticky.records import Session
+from ringcast_wire.owner_records import Session
 
 MAX_OWN_WRITES: Final = 32
 """Writes of the reader's own lease that are remembered; an answer holds one of the last few."""

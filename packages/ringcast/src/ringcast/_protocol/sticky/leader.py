@@ -11,10 +11,12 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final
 
+from ringcast_wire.migrating import may_own
+from ringcast_wire.owner_records import MAX_MOVING, Entry, Phase, Rule, Session, State, Table, Term
+
 from ringcast._protocol.sticky.evidence import LeaseEvidence
-from ringcast._protocol.sticky.migration import governed, may_own
+from ringcast._protocol.sticky.migration import governed
 from ringcast._protocol.sticky.plan import Wishes, planned
-from ringcast._protocol.sticky.records import MAX_MOVING, Entry, Phase, Rule, Session, State, Table, Term
 from ringcast._protocol.sticky.witness import Span
 
 TOUCH_S: Final = 6 * 3600.0

@@ -7,30 +7,18 @@ it has to be *guarded*: then it starts no call but those that the table lets sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
 
 from ringcast_wire import Stage
-
-from ringcast._protocol.sticky.records import Rule, Session, State, Table
-
-
-class Step(NamedTuple):
-    """A step of the operator. ``number`` rises with each: one that is overtaken does not count any more."""
-
-    stage: Stage
-    number: int
-
-    @property
-    def rule(self) -> Rule:
-        """The rule that the leader is to bring about."""
-        return Rule.OWNERS if self.stage is Stage.SWITCH else Rule.PEERS
+from ringcast_wire.migrating import Step, may_own
+from ringcast_wire.owner_records import Rule, Session, State, Table
 
 
 class Guard:
     """Whether a worker starts only calls that the table lets start.
 
-    A worker that starts when there is a migration begins guarded; one that runs already, when it hears of ``VALIDATE``.
+    A worker that starts from ``VALIDATE`` on, or on the way back from there, begins guarded; one that runs already, when
+    it hears of ``VALIDATE``.
     It is let go once the table is back at the peer rule, by the operator's step back, and its state says that it is not
     guarded: no leader that has missed the step has a table name owners then. At the end all of that is so already.
 
@@ -40,7 +28,7 @@ class Guard:
 
     def __init__(self, step: Step) -> None:
         self._step = step
-        self.is_on = step.stage is not Stage.OFF
+        self.is_on = step.guards
         self.strays = False
 
     @property
@@ -76,25 +64,6 @@ class Guard:
             self._turn(True)
         elif self._step.stage is Stage.SHADOW and table.step >= self._step.number and not said:
             self._turn(False)
-
-
-def unguarded(step: Step, members: Collection[str], states: Mapping[str, State]) -> frozenset[str]:
-    """The members that have not said that they are guarded since ``step``: as long as there are some, none may switch.
-
-    ``members``: every worker that may take part by the peer rule, whether it is believed to live or not.
-    """
-    return frozenset(name for name in members if name not in states or states[name].guarded < step.number)
-
-
-def may_own(step: int, states: Mapping[str, State]) -> bool:
-    """Whether the table may name owners, as far as the states say; a store that does not migrate has no step."""
-    return not step or all(state.guarded for state in states.values())
-
-
-def may_end(step: Step, members: Collection[str], states: Mapping[str, State], table: Table | None) -> bool:
-    """Whether the operator may go from the shadow to the end: nobody obeys a table, or has not heard of ``step``."""
-    is_back = table is None or (table.rule is Rule.PEERS and table.step >= step.number)
-    return is_back and not any(states[name].guarded for name in members if name in states)
 
 
 def governed(

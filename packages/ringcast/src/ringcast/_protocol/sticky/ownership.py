@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
+from ringcast_wire.owner_records import MAX_MOVING, Phase, Rule, Session, State, Table
+
 from ringcast._protocol.sticky.fence import Fence
-from ringcast._protocol.sticky.records import MAX_MOVING, Phase, Rule, Session, State, Table
 
 
 class OwnedState(Enum):

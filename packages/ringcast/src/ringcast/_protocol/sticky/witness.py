@@ -12,8 +12,7 @@ from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from ringcast_wire import LimitExceededError, ProtocolError
-
-from ringcast._protocol.sticky.records import MAX_NUMBER, State
+from ringcast_wire.owner_records import MAX_NUMBER, State
 
 MAX_GONE: Final = 256
 """Workers of a key that an agent names: those that ended last."""

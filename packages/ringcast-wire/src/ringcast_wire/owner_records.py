@@ -6,7 +6,9 @@ from enum import StrEnum
 from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
-from ringcast_wire import LimitExceededError, ProtocolError, limits
+
+from ringcast_wire import _limits as limits
+from ringcast_wire._errors import LimitExceededError, ProtocolError
 
 MAX_STATE_BYTES: Final = limits.MAX_RECORD_BYTES - 256
 """A worker's state, or the term, as JSON: a record with its headers takes no more than any other."""

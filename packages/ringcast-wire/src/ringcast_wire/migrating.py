@@ -1,0 +1,52 @@
+"""What a step of a migration asks for, and what has to be so before an operator may take the next one.
+
+``docs/sticky.md`` has the proof that relies on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from ringcast_wire._migration import Stage
+from ringcast_wire.owner_records import Rule, State, Table
+
+
+class Step(NamedTuple):
+    """A step of the operator. ``number`` rises with each: one that is overtaken does not count any more.
+
+    ``is_back``: to the shadow, from a later stage.
+    """
+
+    stage: Stage
+    number: int
+    is_back: bool = False
+
+    @property
+    def guards(self) -> bool:
+        """Whether a worker that starts is guarded from its start: in between a table may have named owners."""
+        return self.is_back or self.stage >= Stage.VALIDATE
+
+    @property
+    def rule(self) -> Rule:
+        """The rule that the leader is to bring about."""
+        return Rule.OWNERS if self.stage is Stage.SWITCH else Rule.PEERS
+
+
+def unguarded(step: Step, members: Collection[str], states: Mapping[str, State]) -> frozenset[str]:
+    """The members that have not said that they are guarded since ``step``: as long as there are some, none may switch.
+
+    ``members``: every worker that may take part by the peer rule, whether it is believed to live or not.
+    """
+    return frozenset(name for name in members if name not in states or states[name].guarded < step.number)
+
+
+def may_own(step: int, states: Mapping[str, State]) -> bool:
+    """Whether the table may name owners, as far as the states say; a store that does not migrate has no step."""
+    return not step or all(state.guarded for state in states.values())
+
+
+def may_end(step: Step, members: Collection[str], states: Mapping[str, State], table: Table | None) -> bool:
+    """Whether the operator may go from the shadow to the end: nobody obeys a table, or has not heard of ``step``."""
+    is_back = table is None or (table.rule is Rule.PEERS and table.step >= step.number)
+    return is_back and not any(states[name].guarded for name in members if name in states)

@@ -145,7 +145,7 @@ class SimBus(SimConnection):
             raise RejectedError("wrong last sequence", _WRONG_LAST_SEQUENCE)
         return int(found)
 
-    async def last_message(self, stream: str, subject: str) -> StoredMessage:
+    async def last_message(self, stream: str, subject: str, *, newest: bool = False) -> StoredMessage:
         """The last message of a subject of a bucket."""
         bucket, key = _of_bucket(subject)
         found: Entry | None = await self.ask(self.broker.get, bucket, key, changes=False)

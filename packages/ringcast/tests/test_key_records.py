@@ -49,7 +49,7 @@ class KvBus:
         self.written.append(f"-{name}" if "KV-Operation" in headers else name)
         return self.put(name, payload, headers)
 
-    async def last_message(self, stream: str, subject: str) -> StoredMessage:
+    async def last_message(self, stream: str, subject: str, *, newest: bool = False) -> StoredMessage:
         if self.failure is not None:
             raise self.failure
         try:

@@ -213,7 +213,7 @@ def test_a_worker_that_starts_before_the_migration_is_guarded_when_it_hears_of_v
 
 
 def test_a_worker_that_starts_in_the_migration_is_guarded_and_let_go_by_a_table_that_is_back() -> None:
-    guard = Guard(Step(Stage.SHADOW, 4))
+    guard = Guard(Step(Stage.SHADOW, 4, is_back=True))
     assert (guard.is_on, guard.number) == (True, 0)
     for table in (None, OWNERS, NOBODY, PEERS):  # that of peers is of a step before
         guard.saw(table, 0)

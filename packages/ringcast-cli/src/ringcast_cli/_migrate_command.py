@@ -9,7 +9,15 @@ from typing import Any, Final
 import click
 from ringcast.topology import Topology, read_topologies
 from ringcast_client import MigrationInfo, StoreInfo
-from ringcast_wire import DEFAULT_CALL_BOUND_MS, DEFAULT_LEASE_TTL_MS, SERVED, Stage, UnavailableError, stage_name
+from ringcast_wire import (
+    DEFAULT_CALL_BOUND_MS,
+    DEFAULT_LEASE_TTL_MS,
+    ConditionFailedError,
+    Stage,
+    UnavailableError,
+    stage_name,
+)
+from ringcast_wire.owner_records import Rule
 
 from ringcast_cli._client import service_client
 from ringcast_cli._config import CliConfig
@@ -17,20 +25,27 @@ from ringcast_cli._options import Duration, settings_of, shared_options, wait_op
 from ringcast_cli._output import note, print_json, print_table, visible
 
 _LOOK_S: Final = 1.0
-_PHASES: Final = {stage_name(stage): stage for stage in sorted(SERVED)}
+_BACK: Final = "back"
+_PHASES: Final = {**{stage_name(stage): stage for stage in sorted(Stage)}, _BACK: Stage.SHADOW}
 
 
 @dataclass(frozen=True, slots=True)
 class KeyShadow:
-    """One key of a store at the stage ``shadow``. ``moves`` is ``None`` as long as there is no plan."""
+    """One key of a store that migrates. ``moves`` is ``None`` as long as there is no plan."""
 
     key: str
     leader: str | None
     workers: int
     missing: tuple[str, ...]
-    """Workers that are registered, and take no part in the shadow."""
+    """Workers that are registered, and take no part in the migration."""
     moves: int | None
     partitions: int
+    rule: str | None
+    """By which rule the partitions are served: ``peers``, ``owners``, or ``nobody`` in between."""
+    unguarded: tuple[str, ...]
+    """Workers that keep the store from ``switch``: they may have calls that no table has let start."""
+    guarded: tuple[str, ...]
+    """Workers that keep the store from ``off``, on the way back."""
 
 
 @click.command()
@@ -42,7 +57,7 @@ class KeyShadow:
     show_default=True,
     help="The strategy that the store is to have in the end.",
 )
-@click.option("--phase", type=click.Choice(list(_PHASES)), help="The stage to go to; off: back to where it was.")
+@click.option("--phase", type=click.Choice(list(_PHASES)), help="The stage to go to.")
 @click.option("--status", is_flag=True, help="Show how far each key is, and change nothing.")
 @click.option(
     "--lease-ttl",
@@ -58,27 +73,36 @@ class KeyShadow:
     metavar="DURATION",
     help=f"With --phase shadow: as of `store create` [default: {DEFAULT_CALL_BOUND_MS // 1000}s].",
 )
-@wait_options("With --phase shadow: until every worker takes part and each key has a plan.")
+@wait_options("Until the stage has come about in every worker: see below.")
 @shared_options("servers", "service", "timeout")
 @click.pass_context
 def migrate(context: click.Context, /, name: str, **given: Any) -> None:
-    """Try exclusive ownership in the running store NAME, which has the strategy jump or ring.
+    """Give the running store NAME, which has the strategy jump or ring, exclusive ownership, or take it back.
 
-    At the stage shadow its workers have sessions and a leader, which plans who would own what. Nobody obeys the plan:
-    partitions are owned as before. --status shows which workers take no part, and how many partitions would move.
+    \b
+    shadow    a leader plans who would own what, and nobody obeys it
+    validate  partitions are owned as before, and each worker is guarded:
+              it starts no call that it could not be kept from
+    switch    the table names the owners: this is exclusive ownership
+    back      to the shadow, from validate or switch
+    off       the store does not migrate any more
+
+    --status shows which workers take no part or are not guarded, and how many partitions would move. --wait returns for
+    shadow once every worker takes part, for validate once each is guarded, for switch once owners are served, and for
+    back once no worker is guarded any more.
 
     Before that, have the service, the workers and the tools of the store be of this version or a later one: older ones
-    refuse the store until it is off again. Later stages are not there yet.
+    refuse the store until it is off again.
     """
     config = settings_of(context)
     phase = given["phase"]
     if (phase is None) is not given["status"]:
         raise click.UsageError("give either --phase or --status", context)
     stage = None if phase is None else _PHASES[phase]
-    if given["wait"] and stage is not Stage.SHADOW:
-        raise click.UsageError("--wait goes with --phase shadow", context)
+    if given["wait"] and stage in (None, Stage.OFF):
+        raise click.UsageError("--wait goes with --phase shadow, validate, switch and back", context)
     times = {which: given[which] for which in ("lease_ttl_ms", "call_bound_ms")}
-    if stage is not Stage.SHADOW and any(value is not None for value in times.values()):
+    if phase != stage_name(Stage.SHADOW) and any(value is not None for value in times.values()):
         raise click.UsageError("--lease-ttl and --call-bound go with --phase shadow", context)
 
     async def run() -> None:
@@ -86,17 +110,32 @@ def migrate(context: click.Context, /, name: str, **given: Any) -> None:
             if stage is None:
                 info = await client.get_store(name)
             else:
+                if stage is Stage.SHADOW:
+                    _check_way(await client.get_store(name), is_back=phase == _BACK)
                 info = await client.migrate_store(name, stage, **times)
         step = info.migration
         if given["wait"]:
-            keys = await _wait(config, info, given["patience"])
-        elif step is not None and step.stage == stage_name(Stage.SHADOW) and stage is None:
+            keys = await _wait(config, info, str(phase), given["patience"])
+        elif step is not None and step.stage != stage_name(Stage.OFF) and stage is None:
             keys = await _look(config, info)
         else:
             keys = []
         _print(config, info, step, keys)
 
     asyncio.run(run())
+
+
+def _check_way(info: StoreInfo, *, is_back: bool) -> None:
+    """The stage shadow is reached from both sides.
+
+    Raises:
+        ConditionFailedError: the store is on the other side.
+    """
+    stage = info.migration.stage if info.migration is not None else stage_name(Stage.OFF)
+    if is_back and stage == stage_name(Stage.OFF):
+        raise ConditionFailedError(f"store {info.name!r} does not migrate: there is nothing to go back from")
+    if not is_back and stage in (stage_name(Stage.VALIDATE), stage_name(Stage.SWITCH)):
+        raise ConditionFailedError(f"store {info.name!r} is at the stage {stage}: --phase back leads to the shadow")
 
 
 async def _look(config: CliConfig, info: StoreInfo) -> list[KeyShadow]:
@@ -114,11 +153,14 @@ def _of_key(topology: Topology) -> KeyShadow:
         tuple(sorted(workers - set(shadow.workers if shadow is not None else ()))),
         topology.moves,
         topology.settings.partition_count,
+        shadow.rule if shadow is not None else None,
+        shadow.unguarded if shadow is not None else (),
+        shadow.guarded if shadow is not None else (),
     )
 
 
-async def _wait(config: CliConfig, info: StoreInfo, patience_s: float) -> list[KeyShadow]:
-    """Returns once every worker that is registered takes part, and each key has a plan.
+async def _wait(config: CliConfig, info: StoreInfo, phase: str, patience_s: float) -> list[KeyShadow]:
+    """Returns once the stage has come about in every worker.
 
     Raises:
         UnavailableError: it takes longer than ``patience_s``.
@@ -128,18 +170,27 @@ async def _wait(config: CliConfig, info: StoreInfo, patience_s: float) -> list[K
         async with asyncio.timeout(patience_s):
             while True:
                 keys = await _look(config, info)
-                if all(not key.missing and key.moves is not None for key in keys):
+                if not any(_lack(key, phase) for key in keys):
                     return keys
                 await asyncio.sleep(_LOOK_S)
     except TimeoutError:
-        lacks = "; ".join(f"{key.key}: {', '.join(key.missing) or 'no plan'}" for key in keys if _lacks(key))
+        lacks = "; ".join(f"{key.key}: {lack}" for key in keys if (lack := _lack(key, phase)))
+        stage = stage_name(_PHASES[phase])
         raise UnavailableError(
-            f"store {info.name!r} is at the stage shadow, and after {patience_s:g} s still lacks {lacks or 'an answer'}"
+            f"store {info.name!r} is at the stage {stage}, and after {patience_s:g} s still lacks {lacks or 'an answer'}"
         ) from None
 
 
-def _lacks(key: KeyShadow) -> bool:
-    return bool(key.missing) or key.moves is None
+def _lack(key: KeyShadow, phase: str) -> str:
+    """What a key still lacks for a stage, or nothing."""
+    if key.moves is None:
+        return "no plan"
+    rule = Rule.OWNERS if phase == stage_name(Stage.SWITCH) else Rule.PEERS
+    if key.rule != rule:
+        return f"the rule {rule}"
+    if phase == stage_name(Stage.VALIDATE):
+        return ", ".join(key.unguarded)
+    return ", ".join(key.guarded if phase == _BACK else key.missing)
 
 
 def _print(config: CliConfig, info: StoreInfo, step: MigrationInfo | None, keys: list[KeyShadow]) -> None:
@@ -159,11 +210,14 @@ def _print(config: CliConfig, info: StoreInfo, step: MigrationInfo | None, keys:
                 key.key,
                 key.leader or "",
                 f"{key.workers - len(key.missing)} of {key.workers}",
+                key.rule or "",
                 "" if key.moves is None else f"{key.moves} of {key.partitions}",
             ]
             for key in keys
         ]
-        print_table(["key", "leader", "workers that take part", "partitions that would move"], rows)
+        print_table(["key", "leader", "workers that take part", "rule", "partitions that would move"], rows)
     for key in keys:
         if key.missing:
             note(f"{key.key}: {', '.join(key.missing)} take no part")
+        if step.stage == stage_name(Stage.VALIDATE) and key.unguarded:
+            note(f"{key.key}: {', '.join(key.unguarded)} are not guarded")

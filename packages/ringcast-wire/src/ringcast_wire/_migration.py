@@ -28,7 +28,7 @@ class Stage(IntEnum):
     SWITCH = 3  # the table names the owners
 
 
-SERVED: Final = frozenset({Stage.OFF, Stage.SHADOW})
+SERVED: Final = frozenset(Stage)
 """The stages at which this build serves a store, and to which an operator can go."""
 
 

@@ -18,7 +18,6 @@ from ringcast_wire import (
     Mode,
     NodePhase,
     NodeRecord,
-    Stage,
     StoreSettings,
     Strategy,
     UnavailableError,
@@ -27,6 +26,7 @@ from ringcast_wire import (
     decode_migration,
     names,
 )
+from ringcast_wire.migrating import Step, unguarded
 from ringcast_wire.owner_records import Phase, Rule, Session
 
 from ringcast._bus.tools import answered_within, ask, open_bus, read_bucket
@@ -89,16 +89,21 @@ class Exclusive:
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """What a store that migrates has besides at the stage ``SHADOW``, for one key. Nobody obeys it.
+    """What a store that migrates has besides, for one key.
 
-    ``workers`` have a session: each of them could be an owner. ``owners`` is by partition number what a leader plans,
-    and ``None`` as long as there is no plan for the step of this number.
+    ``workers`` have a session: each of them could be an owner. ``owners`` is by partition number what the table has:
+    who owns it where ``rule`` is ``owners``, else what a leader plans, which nobody obeys. ``None`` as long as there is
+    no table for the step of this number. ``unguarded``: workers that may have calls that no table has let start, as
+    the next step wants it. ``guarded``: those that say that they have none.
     """
 
     step: int
     leader: str | None
     workers: tuple[str, ...]
     owners: tuple[str | None, ...] | None
+    rule: str | None = None
+    unguarded: tuple[str, ...] = ()
+    guarded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,7 @@ class Topology:
     exclusive: Exclusive | None = None
     """``None`` where the strategy of the store does not promise one owner at every moment."""
     shadow: Shadow | None = None
-    """``None`` unless the store is at the stage ``SHADOW`` of a migration."""
+    """``None`` unless the store migrates."""
 
     @property
     def moves(self) -> int | None:
@@ -229,20 +234,29 @@ def _topology(read: _Buckets, store: str, key: str) -> Topology:
         if record is not None:
             lease = membership.leases.get(record.lease, LeaseRecord)
             members.append(_member(worker_id, record, lease, owned.get(worker_id, [])))
-    return Topology(store, key, settings, tuple(members), owner_of, shadow=_shadow(read, key))
+    return Topology(store, key, settings, tuple(members), owner_of, shadow=_shadow(read, key, members))
 
 
-def _shadow(read: _Buckets, key: str) -> Shadow | None:
+def _shadow(read: _Buckets, key: str, members: Sequence[Member]) -> Shadow | None:
     step = read.migration
-    if step is None or step.stage is not Stage.SHADOW:
+    if step is None or not step.is_on:
         return None
     records = key_records(read.owners, None, key, read.settings.partition_count)
-    table, leader = records.table, records.term.leader if records.term is not None else None
-    if table is None or table.rule is not Rule.PEERS or table.step != step.number:
-        return Shadow(step.number, leader, (), None)
-    said = {Session(name, state.lease, state.session) for name, state in records.states.items() if state.session}
-    workers = tuple(sorted(session.worker_id for session in said & set(table.peers)))
-    return Shadow(step.number, leader, workers, tuple(_worker(entry.owner) for entry in table.entries))
+    table, states = records.table, records.states
+    registered = {member.worker_id for member in members}
+    free = registered | {name for name, state in states.items() if not state.guarded}
+    is_current = table is not None and table.step == step.number
+    said = {Session(name, state.lease, state.session) for name, state in states.items() if state.session}
+    workers = said if table is None or table.rule is not Rule.PEERS else said & set(table.peers)
+    return Shadow(
+        step.number,
+        records.term.leader if records.term is not None else None,
+        tuple(sorted(session.worker_id for session in workers)) if is_current else (),
+        tuple(_worker(entry.owner) for entry in table.entries) if table is not None and is_current else None,
+        table.rule.value if table is not None and is_current else None,
+        tuple(sorted(unguarded(Step(step.stage, step.number), free, states))),
+        tuple(sorted(name for name in registered if name in states and states[name].guarded)),
+    )
 
 
 def _topology_of_table(

@@ -92,10 +92,14 @@ class Lifecycle:
     async def migrate_store(
         self, name: str, stage: Stage, *, lease_ttl_ms: int | None, call_bound_ms: int | None, by: Authorship = SERVICE
     ) -> StoreInfo:
-        """Takes a step of a migration, and returns once NATS has what workers need for it."""
+        """Takes a step of a migration, if the workers are ready for it, and returns once NATS has it.
+
+        The database refuses it where another step was taken since the workers were looked at.
+        """
         found = await self._stores.get_store(names.check_name("name", name))
         step = next_step(found.record, stage, lease_ttl_ms, call_bound_ms, await self._clock.clock_ms())
         if step is not None:
+            await self._provisioner.check_step(found.record, stage)
             found = await self._stores.migrate_store(name, found.record.migration, step, by)
             log.info("store.migrated", store=name, stage=stage_name(stage), step=step.number)
         self._forget(name)

@@ -61,7 +61,8 @@ def next_step(
                 raise InvalidInputError(f"{name} {value} goes with the step to shadow alone", field=name)
         times = before.lease_ttl_ms, before.call_bound_ms
     number = max(now_ms, before.number + 1 if before is not None else 1)
-    return Migration(stage=stage, number=number, lease_ttl_ms=times[0], call_bound_ms=times[1])
+    is_back = stage is Stage.SHADOW and was > Stage.SHADOW
+    return Migration(stage=stage, number=number, lease_ttl_ms=times[0], call_bound_ms=times[1], is_back=is_back)
 
 
 def _check_able(store: StoreRecord) -> None:

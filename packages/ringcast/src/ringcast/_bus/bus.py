@@ -194,8 +194,10 @@ class Bus(Protocol):
             RejectedError: the stream does not take it.
         """
 
-    async def last_message(self, stream: str, subject: str) -> StoredMessage:
+    async def last_message(self, stream: str, subject: str, *, newest: bool = False) -> StoredMessage:
         """The last message of a subject, from any server that has the stream.
+
+        ``newest``: from the one that takes writes in. The others may lag behind.
 
         Raises:
             NotFoundError: there is none.

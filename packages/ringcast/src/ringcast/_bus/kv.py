@@ -39,10 +39,13 @@ class Bucket:
         self.prefix = f"$KV.{name}."
         self._bus = bus
 
-    async def get(self, key: str) -> Entry | None:
-        """What stands under a key; ``None`` if nothing ever did, an entry without value for a marker."""
+    async def get(self, key: str, *, newest: bool = False) -> Entry | None:
+        """What stands under a key; ``None`` if nothing ever did, an entry without value for a marker.
+
+        ``newest``: as of now, from the server that takes writes in. Others may lag behind.
+        """
         try:
-            message = await self._bus.last_message(self.stream, self.prefix + key)
+            message = await self._bus.last_message(self.stream, self.prefix + key, newest=newest)
         except NotFoundError:
             return None
         return Entry(message.sequence, None if is_marker(message.headers) else message.data)

@@ -178,11 +178,12 @@ class NatsBus:
             async with self.refusals.fail_fast(subject):
                 return (await cancellable(self._js.publish(subject, payload, headers=headers))).seq
 
-    async def last_message(self, stream: str, subject: str) -> StoredMessage:
-        """The last message of a subject, from any server that has the stream."""
+    async def last_message(self, stream: str, subject: str, *, newest: bool = False) -> StoredMessage:
+        """The last message of a subject, from any server that has the stream, or from the one that takes writes in."""
+        asked = f"STREAM.MSG.GET.{stream}" if newest else f"DIRECT.GET.{stream}.{subject}"
         with _our_errors():
-            async with self.refusals.fail_fast(self.api(f"DIRECT.GET.{stream}.{subject}")):
-                found = await cancellable(self._js.get_msg(stream, subject=subject, direct=True))
+            async with self.refusals.fail_fast(self.api(asked)):
+                found = await cancellable(self._js.get_msg(stream, subject=subject, direct=not newest))
         assert found.seq is not None
         return StoredMessage(found.seq, found.data or b"", found.headers or {})
 

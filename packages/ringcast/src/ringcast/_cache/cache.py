@@ -52,6 +52,8 @@ class Cache:
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._is_known = True
+        """Whether the file has the identity as it is."""
 
     @classmethod
     @asynccontextmanager
@@ -141,6 +143,18 @@ class Cache:
                 await self._could_not_write(error)
         self._task = asyncio.create_task(self._run(), name="ringcast-cache")
 
+    @property
+    def may_have_migrated(self) -> bool:
+        """Whether another worker may be the owner of what was found: nothing of it is to be handed over."""
+        return self.identity is not None and self.identity.migrates
+
+    def remember_migration(self, migrates: bool) -> None:
+        """The store migrates, or it does not: to be known when the worker starts again."""
+        if self.identity is not None and migrates is not self.identity.migrates:
+            self.identity = msgspec.structs.replace(self.identity, migrates=migrates)
+            self._is_known = False
+            self._changed.set()
+
     async def abandon(self, reason: str) -> None:
         """What was found is of no use: it is quarantined, and a new file takes its place if that can be."""
         try:
@@ -205,6 +219,9 @@ class Cache:
         as_of_ms, current = self._pending.currency(time.time() * 1000)
         try:
             assert self._database is not None
+            if not self._is_known and self.identity is not None:
+                await self._database.write(file.write_identity(self.identity))
+                self._is_known = True
             await self._database.write(file.write(saves, as_of_ms, current))
         except BaseException as error:
             self._pending.put_back(saves)

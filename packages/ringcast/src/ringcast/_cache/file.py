@@ -43,6 +43,8 @@ class Identity(msgspec.Struct, frozen=True):
     store: str
     worker_id: str
     settings: StoreSettings
+    migrates: bool = False
+    """Whether the store migrated when this was written: by now another worker may be the owner of what it has."""
 
     def difference(self, other: Identity) -> str | None:
         """What is not the same, in words; ``None`` if all of it is."""

@@ -64,6 +64,9 @@ class Participant(Protocol):
     def registered(self, key: str, reason: str, /) -> None:
         """A key is registered, or it can't be, for a reason."""
 
+    def enrolled(self, key: str, /) -> None:
+        """The registration of a key was written: from now on every process that reads it knows of this worker."""
+
     def joining(self, key: str, /) -> None:
         """A key is registered, and its partitions are others' until several changes are made together."""
 
@@ -316,6 +319,7 @@ class PeerCoordinator:
         planned.join(asyncio.get_running_loop().time())
         choice, written = await self._records.publish(key, lease, planned)
         if written:
+            self._participant.enrolled(key)
             self._peers.changed(asyncio.get_running_loop().time(), key)
             self._members_changed.set()
             self._wake.set()

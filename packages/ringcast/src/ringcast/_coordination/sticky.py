@@ -150,8 +150,9 @@ class StickyCoordinator:
             owned.leave()
         due = asyncio.get_running_loop().time() + 2 * self._times.leader.prepare_s
         for key, owned in self._owned.items():
-            while not owned.has_left and self._leaders[key].serving() and await owned.until(due):
-                pass
+            while not (owned.has_left or owned.is_among_peers):
+                if not (self._leaders[key].serving() and await owned.until(due)):
+                    break
 
     def close(self) -> None:
         """Starts no call from now on. Only last calls are let through, until the fence."""
@@ -170,6 +171,7 @@ class StickyCoordinator:
                     return
         async with asyncio.timeout_at(due):
             for owned in self._owned.values():
+                owned.say_ended()
                 await owned.state.finish()
             await self._keeper.drop()
 

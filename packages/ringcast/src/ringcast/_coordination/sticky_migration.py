@@ -84,7 +84,7 @@ class KeyGuard:
                 self._participant.guarded(self._key, self._owned.tokens())
             else:
                 self._participant.let_go(self._key)
-        self._owned.say_guarded(self._guard.number)
+        self._owned.say_guarded(self._guard.number, is_free=not self._guard.is_on or self._guard.strays)
 
 
 class StoreMigration:
@@ -132,6 +132,11 @@ class StoreMigration:
     def follow(self, key: str) -> None:
         """The records of a key may be others."""
         self._guards[key].follow()
+
+    @property
+    def guards_any(self) -> bool:
+        """Whether calls of any key need to be let start."""
+        return any(guard.is_on for guard in self._guards.values())
 
     def is_guarded(self, key: str) -> bool:
         """Whether every call of a key needs to be let start."""

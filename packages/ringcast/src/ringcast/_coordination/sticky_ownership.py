@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from ringcast_wire import EventLog, event_before, names
-from ringcast_wire.owner_records import Session, Table
+from ringcast_wire.owner_records import Rule, Session, Table
 
 from ringcast._coordination.sticky_records import OwnerRecords
 from ringcast._coordination.sticky_session import Refresh
@@ -111,6 +111,7 @@ class KeyOwnership:
         self._is_closed = self._comes_back = False
         self._share: frozenset[int] = frozenset()
         self._guarded = 0
+        self._is_free = False
         self._ownership = self._new()
         self.state = StateWriter(
             names.state_key(key, worker_id), lambda: self._ownership.record, records, clock, self._log
@@ -130,7 +131,7 @@ class KeyOwnership:
     def _new(self) -> Ownership:
         fence = Fence(self._times.fence)
         made = Ownership(self._worker_id, self._worker_id, self._partitions, fence, capacity=self._capacity)
-        made.agent, made.guarded = self._agent, self._guarded
+        made.agent, made.guarded, made.is_free = self._agent, self._guarded, self._is_free
         made.share(self._share, self._clock())
         return made
 
@@ -161,11 +162,19 @@ class KeyOwnership:
         self._ownership.share(partitions, self._clock())
         self.settle()
 
-    def say_guarded(self, step: int) -> None:
-        """The worker is guarded since this step of a migration; 0: it is not, or calls of before may still run."""
-        if step != self._guarded:
+    def say_guarded(self, step: int, *, is_free: bool) -> None:
+        """The worker is guarded since this step of a migration; 0: it is not, or calls of before may still run.
+
+        ``is_free``: calls start that this does not let start, also once it is closed.
+        """
+        if (step, is_free) != (self._guarded, self._is_free):
             self._guarded = self._ownership.guarded = step
+            self._is_free = self._ownership.is_free = is_free
             self.state.wake()
+
+    def say_ended(self) -> None:
+        """No call runs, and none starts: neither one that this lets start, nor another."""
+        self._is_free = self._ownership.is_free = False
 
     def ready(self, partition: int, token: int) -> None:
         """A partition has been prepared for this token."""
@@ -244,6 +253,11 @@ class KeyOwnership:
     def has_left(self) -> bool:
         """Whether a worker that leaves owns nothing any more; one that has no session and no call has nothing."""
         return self._ownership.has_left or self.is_idle
+
+    @property
+    def is_among_peers(self) -> bool:
+        """Whether the table names no owners: others need not be waited for."""
+        return self.table is not None and self.table.rule is not Rule.OWNERS
 
     @property
     def is_idle(self) -> bool:

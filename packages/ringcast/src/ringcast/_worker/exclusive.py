@@ -17,7 +17,9 @@ from ringcast._protocol.sticky.ownership import OwnedState
 from ringcast._worker.session import KeySession
 
 
-class _Wish(Enum):
+class Wish(Enum):
+    """What the coordinator wants of a partition."""
+
     PREPARE = auto()
     ACTIVATE = auto()
     STOP = auto()
@@ -117,7 +119,7 @@ class ExclusiveKeys:
     def __init__(self, sessions: Mapping[str, KeySession], log: EventLog) -> None:
         self._sessions = sessions
         self._log = log
-        self._wishes: dict[str, list[tuple[_Wish, int, int]]] = {key: [] for key in sessions}
+        self._wishes: dict[str, list[tuple[Wish, int, int]]] = {key: [] for key in sessions}
         self._preparing: dict[str, dict[int, int]] = {key: {} for key in sessions}
         """Partitions that are being prepared, with the token that it is for."""
         self._wanted: dict[str, frozenset[int]] = dict.fromkeys(sessions, frozenset())
@@ -128,26 +130,31 @@ class ExclusiveKeys:
         """Has this coordinator let the calls of the application start. To be called once, before it runs."""
         self._coordinator = coordinator
         for key, session in self._sessions.items():
-            session.applier.gate = KeyGate(session, coordinator, bound_s)
-            session.on_pumped = lambda key=key: self._look_at_prepared(key)  # type: ignore[misc]
+            self._gate(key, KeyGate(session, coordinator, bound_s))
+
+    def _gate(self, key: str, gate: KeyGate) -> None:
+        """Has a gate let the calls of a key start from now on."""
+        session = self._sessions[key]
+        session.applier.gate = gate
+        session.on_pumped = lambda: self._look_at_prepared(key)
 
     # ---- what the coordinator wants
 
     def prepare(self, key: str, partition: int, token: int) -> None:
         """Hold a partition; ``ready`` follows."""
-        self._wishes[key].append((_Wish.PREPARE, partition, token))
+        self._wishes[key].append((Wish.PREPARE, partition, token))
 
     def activate(self, key: str, partition: int, token: int) -> None:
         """Own it."""
-        self._wishes[key].append((_Wish.ACTIVATE, partition, token))
+        self._wishes[key].append((Wish.ACTIVATE, partition, token))
 
     def stop(self, key: str, partition: int, token: int) -> None:
         """Own it no more."""
-        self._wishes[key].append((_Wish.STOP, partition, token))
+        self._wishes[key].append((Wish.STOP, partition, token))
 
     def forget(self, key: str, partition: int, token: int) -> None:
         """Do not hold it."""
-        self._wishes[key].append((_Wish.FORGET, partition, token))
+        self._wishes[key].append((Wish.FORGET, partition, token))
 
     def acted(self, key: str) -> None:
         """Does what was wanted since the last call. No job of the application ends in between."""
@@ -179,20 +186,20 @@ class ExclusiveKeys:
 
     # ---- how it is done
 
-    def _do(self, key: str, wish: _Wish, tokens: dict[int, int]) -> None:
+    def _do(self, key: str, wish: Wish, tokens: dict[int, int]) -> None:
         session, preparing = self._sessions[key], self._preparing[key]
         held, numbers = frozenset(session.machine.partitions), frozenset(tokens)
         match wish:
-            case _Wish.PREPARE:
+            case Wish.PREPARE:
                 preparing.update(tokens)
                 if not numbers <= held & self._wanted[key]:
                     self._hold(session, held | numbers)
-            case _Wish.ACTIVATE:
+            case Wish.ACTIVATE:
                 session.ownership.take_over(tokens, Trigger.LEAVE)
-            case _Wish.STOP:
+            case Wish.STOP:
                 session.ownership.hand_back(numbers, Trigger.JOIN)
                 self._skip_last_calls(session, numbers)
-            case _Wish.FORGET:
+            case Wish.FORGET:
                 for number in numbers:
                     preparing.pop(number, None)
                 self._hold(session, held - numbers)

@@ -17,12 +17,14 @@ from ringcast._common.process import Process
 from ringcast._common.stats import Stats
 from ringcast._coordination.agent_lease import AgentLease
 from ringcast._coordination.lease import LeaseSource
+from ringcast._coordination.migrating import MigratingStore
+from ringcast._coordination.migrating_peers import MigratingPeers
 from ringcast._coordination.peer import Coordinator, PeerCoordinator
-from ringcast._coordination.shadow import Shadow
 from ringcast._coordination.sticky import StickyCoordinator
 from ringcast._coordination.sticky_measures import KeyReport
 from ringcast._coordination.sticky_times import StickyTimes
 from ringcast._worker.exclusive import ExclusiveKeys
+from ringcast._worker.migrating import MigratingKeys
 from ringcast._worker.participation import Participation
 from ringcast._worker.progress import report_progress
 from ringcast._worker.replays import Replays, ReplayTaker
@@ -46,6 +48,10 @@ class WorkerContext:
     stats: Stats
     """What is no single key's."""
     log: EventLog
+    can_be_guarded: bool
+    """Not where the worker serves a group of an agent, whose partitions are shared out a second time."""
+    remember_migration: Callable[[bool], None]
+    """Has the cache on the disk know whether the store migrates."""
 
 
 class JoinedWorker:
@@ -66,12 +72,12 @@ class JoinedWorker:
             lease=lease,
             log=log,
         )
+        self.tasks = WorkerTasks()
         self._exclusive: ExclusiveKeys | None = None
+        self._migrating: MigratingStore | None = None
         self.coordinator = self._coordinator()
         self.participation.coordinator = self.coordinator
-        self._shadow: Shadow | None = None
         self.store_check = StoreCheck(bus, config.store, settings, log, observes=config.observe)
-        self.tasks = WorkerTasks()
 
     def _coordinator(self) -> Coordinator | None:
         """What shares the partitions out; ``None`` for a worker that takes all."""
@@ -96,7 +102,7 @@ class JoinedWorker:
             if isinstance(self.lease, AgentLease):
                 self.lease.on_witnessed(coordinator.witnessed_by)
             return coordinator
-        return PeerCoordinator(
+        peers = PeerCoordinator(
             bus,
             config,
             settings,
@@ -106,11 +112,35 @@ class JoinedWorker:
             stats=context.stats,
             log=context.log,
         )
+        return MigratingPeers(peers, self._migrates(), context.log)
 
-    @property
-    def report(self) -> Callable[[str], KeyReport] | None:
-        """What there is to measure of a key, in a store of exclusive ownership."""
-        return self.coordinator.report if isinstance(self.coordinator, StickyCoordinator) else None
+    def _migrates(self) -> MigratingStore:
+        """What follows the migration of a store of peers."""
+        context, lease = self._context, self.lease
+        remember = context.remember_migration
+        keys = MigratingKeys(context.keys.by_key, context.log, spawn=self.tasks.spawn, remember=remember)
+        store = MigratingStore(
+            context.bus,
+            context.config,
+            context.settings,
+            record=context.process.record(),
+            participant=keys,
+            log=context.log,
+            can_be_guarded=context.can_be_guarded,
+            report_sessions=lease.report_sessions if isinstance(lease, AgentLease) else None,
+        )
+        if isinstance(lease, AgentLease):
+            lease.on_witnessed(store.witnessed_by)
+        self._exclusive, self._migrating = keys, store
+        self.participation.migrating, self.participation.store = keys, store
+        return store
+
+    def report(self, key: str) -> KeyReport | None:
+        """What there is to measure of a key, in a store of exclusive ownership, or one that migrates."""
+        if isinstance(self.coordinator, StickyCoordinator):
+            return self.coordinator.report(key)
+        sticky = self._migrating.coordinator if self._migrating is not None else None
+        return sticky.report(key) if sticky is not None else None
 
     async def run(
         self,
@@ -149,20 +179,10 @@ class JoinedWorker:
             tasks.keep(f"compares the head revisions of key {session.key}", session.anti_entropy.run)
         if self.coordinator is not None:
             tasks.keep("takes part in the coordination", self.coordinator.run)
-            # Groups of an agent have no exclusive owners.
-            if replay_taker is None and isinstance(self.coordinator, PeerCoordinator):
-                self._follow_migration(tasks)
         else:
             for session in sessions.values():
                 session.ownership.assign(frozenset(range(settings.partition_count)))
         tasks.spawn(self._report_start(started))
-
-    def _follow_migration(self, tasks: WorkerTasks) -> None:
-        context = self._context
-        record = context.process.record()
-        self._shadow = Shadow(context.bus, context.config, context.settings, record=record, log=context.log)
-        self.participation.on_assigned = self._shadow.assigned
-        tasks.keep("follows the migration of the store", self._shadow.run)
 
     async def _report_start(self, started: asyncio.Event) -> None:
         """The worker has started once each key is assigned, waits, or fails: one that is refused holds up no other."""
@@ -215,8 +235,6 @@ class JoinedWorker:
         if self.lease.held:
             if self.coordinator is not None:
                 await self._release(self.coordinator.leave)
-            if self._shadow is not None:
-                await self._release(self._shadow.leave)
             await self._release(self.lease.revoke)
             await self._release(self.consumers.release)
         self.lease.detach()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from ringcast_wire import EventLog
 
 from ringcast._common.stats import Trigger
+from ringcast._coordination.migrating import MigratingStore
 from ringcast._coordination.peer import Coordinator
 from ringcast._protocol.assignment import Assignment
+from ringcast._worker.migrating import MigratingKeys
 from ringcast._worker.session import KeySession
 
 
@@ -17,16 +19,27 @@ class Participation:
 
     def __init__(self, worker_id: str, sessions: Mapping[str, KeySession], log: EventLog) -> None:
         self.coordinator: Coordinator | None = None
-        self.on_assigned: Callable[[Assignment], None] = lambda _: None
-        """Called with each assignment, after it has come about."""
+        self.migrating: MigratingKeys | None = None
+        """Of a store that may migrate: what is told of assignments in place of the sessions,"""
+        self.store: MigratingStore | None = None
+        """and what follows its steps."""
         self._worker_id = worker_id
         self._sessions = sessions
         self._log = log
 
     def assign(self, assignment: Assignment, trigger: Trigger) -> None:
         """The partitions of a key are assigned in another way."""
-        self._sessions[assignment.key].ownership.assign(assignment.of(self._worker_id), trigger)
-        self.on_assigned(assignment)
+        key, partitions = assignment.key, assignment.of(self._worker_id)
+        if self.migrating is None or self.store is None:
+            self._sessions[key].ownership.assign(partitions, trigger)
+        else:
+            self.migrating.assign(key, partitions, trigger)
+            self.store.assigned(assignment)
+
+    def enrolled(self, key: str) -> None:
+        """The registration of a key was written."""
+        if self.store is not None:
+            self.store.enrolled(key)
 
     def registered(self, key: str, reason: str) -> None:
         """A key is registered, or it can't be, for a reason."""

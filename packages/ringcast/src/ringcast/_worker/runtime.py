@@ -157,7 +157,8 @@ class Runtime:
         """Goes on with the restored rows if they are of this store, else without them."""
         self.settings = settings
         if self.cache is not None:
-            identity = Identity(self._config.store, self._config.worker_id, settings)
+            may_have_migrated = self.cache.may_have_migrated
+            identity = Identity(self._config.store, self._config.worker_id, settings, migrates=may_have_migrated)
             reason = self.cache.difference(identity)
             if reason is not None:
                 for session in self.sessions.values():
@@ -234,7 +235,17 @@ class Runtime:
     async def _hold(self, bus: Bus, fetches: FetchClient, settings: StoreSettings, lease: LeaseSource) -> None:
         """Takes part with a lease that is held, and gives back in the end whatever it has taken."""
         config, host = self._config, self._host
-        context = WorkerContext(config, settings, bus, self._keys, self._process, self.stats, self._log)
+        context = WorkerContext(
+            config,
+            settings,
+            bus,
+            self._keys,
+            self._process,
+            self.stats,
+            self._log,
+            can_be_guarded=self.replay_taker is None,
+            remember_migration=self.cache.remember_migration if self.cache is not None else lambda _: None,
+        )
         joined = self.joined = host.joined = JoinedWorker(context, lease, host.demand)
         try:
             samples = WorkerSamples(config, bus, joined.consumers, lease, self.sessions, self.all_stats, joined.report)
@@ -271,6 +282,8 @@ class Runtime:
             tracing=self._tracing,
             log=self._log,
             openings=self._openings,
+            # Another worker may own what the cache has: nothing of it is handed over before the step is known.
+            waits_for_step=self.cache is not None and self.cache.may_have_migrated,
         )
         session.attach(self._handler)
         return session

@@ -49,8 +49,8 @@ class WorkerSamples:
     lease: LeaseSource
     sessions: Mapping[str, KeySession]
     stats: Callable[[], Stats]
-    report: Callable[[str], KeyReport] | None = None
-    """In a store of exclusive ownership: what there is to measure of a key."""
+    report: Callable[[str], KeyReport | None] = lambda _: None
+    """In a store of exclusive ownership, or one that migrates: what there is to measure of a key."""
 
     def __call__(self) -> Iterator[Sample]:
         worker = (self.config.store, self.config.worker_id)
@@ -66,8 +66,8 @@ class WorkerSamples:
         yield from self._consumers()
         for name, session in list(self.sessions.items()):
             yield from self._key((self.config.store, name), session)
-            if self.report is not None:
-                yield from self._exclusive((self.config.store, name), session, self.report(name))
+            if (report := self.report(name)) is not None:
+                yield from self._exclusive((self.config.store, name), session, report)
 
     def _consumers(self) -> Iterator[Sample]:
         unacknowledged = [

@@ -56,7 +56,8 @@ from ringcast._worker.wake_timer import WakeTimer
 class KeySession:
     """The shell around a :class:`KeyMachine`: fetches, the handler, acknowledgements, timers and waits.
 
-    Made inside the event loop that runs it. Nothing is sent before ``fetches`` has a client.
+    Made inside the event loop that runs it. Nothing is sent before ``fetches`` has a client. ``waits_for_step``: the
+    store may have migrated, so nothing is handed over of what is restored.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class KeySession:
         tracing: Tracing | None,
         log: EventLog,
         openings: Openings,
+        waits_for_step: bool = False,
     ) -> None:
         self.key = key
         self.measures = measures
@@ -99,7 +101,7 @@ class KeySession:
             max_delete_share=config.max_delete_share,
             pace=Pace.of(config.max_parallel_handlers, config.max_ack_pending, config.ack_wait_s),
             saving=Saving() if cache is not None else None,
-            exclusive=_is_exclusive(settings, config),
+            exclusive=waits_for_step or _is_exclusive(settings, config),
         )
         self._waiters = Waiters()
         self.vitals = Vitals(self._waiters.wake)

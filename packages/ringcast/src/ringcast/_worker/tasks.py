@@ -27,18 +27,19 @@ class WorkerTasks:
     ) -> None:
         await self._group.__aexit__(kind, error, trace)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
         """Starts a task, unless the tasks are ending already."""
         if self._ending:
             work.close()
-            return
+            return None
         try:
             task = self._group.create_task(work)
         except RuntimeError:  # one of them has failed, so the group takes no more
             work.close()
-            return
+            return None
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+        return task
 
     def keep(self, what: str, run: Callable[[], Awaitable[None]]) -> None:
         """Starts a task that must not end before :meth:`end`. ``what`` it does is named in the error if it does."""

@@ -17,7 +17,7 @@ from nats.js import JetStreamContext
 from nats.js.api import StreamConfig
 from nats.js.errors import APIError, KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 from nats.js.kv import KeyValue
-from ringcast_wire import EventLog, MismatchError, RingcastError, Strategy, event_within, field_text, names
+from ringcast_wire import EventLog, MismatchError, RingcastError, Stage, Strategy, event_within, field_text, names
 
 from ringcast_config_service.nats import streams
 from ringcast_config_service.nats.bus_removal import (
@@ -28,6 +28,7 @@ from ringcast_config_service.nats.bus_removal import (
     remove_store,
 )
 from ringcast_config_service.nats.calls import nats_calls
+from ringcast_config_service.nats.migration_checks import check_step
 from ringcast_config_service.nats.steps import WIRE_SETTING, ensure_step
 from ringcast_config_service.nats.streams import StreamSizes
 from ringcast_config_service.repository import StoreRecord, StoreRepository
@@ -114,6 +115,18 @@ class Provisioner:
             await self._ensure_settings(store, settings)
             await clear_deletion(settings)
             await self._ensure_groups(store.name)
+
+    async def check_step(self, store: StoreRecord, stage: Stage) -> None:
+        """Looks whether the workers of a store are ready for a stage, once NATS has the step that is there.
+
+        Raises:
+            ConditionFailedError: a worker is not.
+            UnavailableError: NATS does not say.
+        """
+        if store.migration is not None:
+            await self.ensure(store)
+            with nats_calls(f"the workers of store {store.name!r} can't be looked at now", ": try again"):
+                await check_step(self._js, store, stage)
 
     async def mark_deleted(self, store: StoreRecord) -> None:
         """Workers that start are refused from now on, with a sentence that the store is deleted."""

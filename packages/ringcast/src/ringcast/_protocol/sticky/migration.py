@@ -17,10 +17,10 @@ from ringcast_wire.owner_records import Rule, Session, State, Table
 class Guard:
     """Whether a worker starts only calls that the table lets start.
 
-    A worker that starts from ``VALIDATE`` on, or on the way back from there, begins guarded; one that runs already, when
-    it hears of ``VALIDATE``.
-    It is let go once the table is back at the peer rule, by the operator's step back, and its state says that it is not
-    guarded: no leader that has missed the step has a table name owners then. At the end all of that is so already.
+    A worker that starts from ``VALIDATE`` on, or on the way back from there, begins guarded. One that runs already gets
+    guarded when it hears of ``VALIDATE``. It is let go once the table is back at the peer rule, by the operator's step
+    back, and its state says that it is not guarded: no leader that has missed the step has a table name owners then. At
+    the end all of that is so already.
 
     Calls that run when it gets guarded are ``strays``: no table has let them start, and nothing bounds them. It does
     not say that it is guarded before :meth:`strays_ended`.

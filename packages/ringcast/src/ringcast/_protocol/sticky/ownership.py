@@ -151,6 +151,8 @@ class Ownership:
         """The agent that sees this process end, if there is one."""
         self.guarded = 0
         """The operator's step since which no call starts that this does not let start; 0 if there are such calls."""
+        self.is_free = False
+        """Whether calls start that this does not let start."""
 
     @property
     def sessions(self) -> tuple[int, int]:
@@ -192,7 +194,8 @@ class Ownership:
             capacity=self._capacity,
             agent=self.agent,
             stopped=self._stopped,
-            guarded=self.guarded or int(self._closed and not self._draining()),  # it never starts a call again
+            # Once it is closed it never starts a call again.
+            guarded=self.guarded or int(self._closed and not (self.is_free or self._draining())),
         )
 
     @property

@@ -1,0 +1,61 @@
+"""Reading the step of a migration, which an operator takes."""
+
+from __future__ import annotations
+
+from ringcast_wire import EventLog, Migration, ProtocolError, decode_migration, names, stage_name
+
+from ringcast._bus.bus import TRANSIENT, Bus
+from ringcast._bus.kv import Bucket
+from ringcast._protocol.kv_mirror import Entry
+
+
+class StoreStep:
+    """The step of a store, as far as it is known; ``None``: it does not migrate.
+
+    Numbers of steps tell a later one: revisions begin again in a bucket that NATS has lost. Where no entry is there the
+    store was created again, or its database has gone back as well: it does not migrate.
+    """
+
+    def __init__(self, bus: Bus, store: str, log: EventLog) -> None:
+        self.known: Migration | None = None
+        """The highest step of those that could be read."""
+        self._bucket = Bucket(bus, names.meta_bucket(store))
+        self._data: bytes | None = None
+        self._log = log
+
+    async def read(self) -> Migration | None:
+        """The step; the one that is known as long as another can't be read. A server may answer that lags behind."""
+        try:
+            entry = await self._bucket.get(names.META_MIGRATION)
+        except TRANSIENT as error:
+            self._log.debug("migration.read_failed", error=error)
+            return self.known
+        try:
+            self._take(entry)
+        except ProtocolError as error:
+            self._log.warning("migration.unreadable", error=error)
+        return self.known
+
+    async def read_newest(self) -> Migration | None:
+        """The step as it is now.
+
+        Raises:
+            ProtocolError: it can't be read.
+            BusError, UnavailableError, TimeoutError, OSError: NATS does not answer, or refuses to.
+        """
+        self._data = None
+        self._take(await self._bucket.get(names.META_MIGRATION, newest=True))
+        return self.known
+
+    def _take(self, entry: Entry | None) -> None:
+        data = entry.value if entry is not None else None
+        if data is None:
+            self._data = self.known = None
+            return
+        if data == self._data:
+            return
+        self._data = data  # what can't be read is said once
+        found = decode_migration(data)
+        if self.known is None or found.number > self.known.number:  # else a server has answered that lags behind
+            self.known = found
+            self._log.info("migration.step", stage=stage_name(found.stage), step=found.number)

@@ -58,7 +58,7 @@ STREAMED = 'response_type: stream, response_threshold: "1m"'
 # What the account of the streams does for the workers' account; what each worker may ask for, its user says.
 EXPORTS = {
     f"{API}.STREAM.INFO.*": "",
-    f"{API}.STREAM.MSG.GET.KV_{names.CLUSTER_BUCKET}": "",
+    f"{API}.STREAM.MSG.GET.*": "",
     f"{API}.DIRECT.GET.>": STREAMED,
     f"{API}.CONSUMER.CREATE.>": "",
     f"{API}.CONSUMER.DELETE.>": "",

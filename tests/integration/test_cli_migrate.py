@@ -1,4 +1,4 @@
-"""``ringcast store migrate``: two workers take part in the shadow, and own what they owned."""
+"""``ringcast store migrate``: two workers take part in the shadow, are guarded, become owners, and peers again."""
 
 from __future__ import annotations
 
@@ -51,6 +51,20 @@ def test_the_shadow(cli: Cli, store: str) -> None:
         assert key["leader"] in ids
         assert "2 of 2" in cli.ok("store", "migrate", store, "--status").out
         assert owners() == before
+        _there_and_back(cli, store)
     assert cli.ok("store", "migrate", store, "--phase", "off").out == nothing
     assert "give either --phase or --status" in cli("store", "migrate", store).err
     assert "go with --phase shadow" in cli("store", "migrate", store, "--status", *times).err
+
+
+def _there_and_back(cli: Cli, store: str) -> None:
+    def go(phase: str) -> str:
+        out: str = cli.ok("store", "migrate", store, "--phase", phase, "--wait", "--patience", PATIENCE_S).out
+        return out
+
+    refused = cli("store", "migrate", store, "--phase", "switch").err
+    assert "is at the stage shadow: it can't go to switch, only to off, validate" in refused
+    assert "is at the stage validate" in go("validate")
+    assert "--phase back leads to the shadow" in cli("store", "migrate", store, "--phase", "shadow").err
+    assert " owners " in go("switch")
+    assert " peers " in go("back")

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from typing import Any, cast
 
 import nats
 import pytest
@@ -16,8 +17,8 @@ from ringcast._bus.bus import connected
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import worker_log
-from ringcast._coordination import shadow as shadow_module
-from ringcast._coordination.shadow import Shadow
+from ringcast._coordination import migrating
+from ringcast._coordination.migrating import MigratingStore
 from ringcast._coordination.sticky_migration import StoreMigration
 from ringcast._protocol.assignment import Assignment
 from ringcast_testkit import NatsServer, end_task, until
@@ -33,12 +34,19 @@ def step(stage: Stage, number: int) -> bytes:
     return encode_migration(Migration(stage=stage, number=number, lease_ttl_ms=2_000, call_bound_ms=200))
 
 
+class Onlooker:
+    """A participant that does nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
 class Store:
     """Two workers that share the partitions out as ``PEERS`` says, and the records of the store."""
 
     def __init__(self, name: str, meta: KeyValue, owners: KeyValue) -> None:
         self.name, self.meta, self.owners = name, meta, owners
-        self.workers: dict[str, Shadow] = {}
+        self.workers: dict[str, MigratingStore] = {}
 
     async def table(self) -> Table | None:
         try:
@@ -74,8 +82,8 @@ class Store:
 
 @pytest.fixture
 async def store(shared_nats: NatsServer, store_of_owners: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
-    monkeypatch.setattr(shadow_module, "READ_S", 0.1)
-    monkeypatch.setattr(shadow_module, "RETRY_S", 0.1)
+    monkeypatch.setattr(migrating, "READ_S", 0.1)
+    monkeypatch.setattr(migrating, "RETRY_S", 0.1)
     async with AsyncExitStack() as stack:
         client = await nats.connect(shared_nats.url)
         stack.push_async_callback(client.close)
@@ -87,7 +95,8 @@ async def store(shared_nats: NatsServer, store_of_owners: str, monkeypatch: pyte
             config = WorkerConfig(store=store_of_owners, keys=(KEY,), servers=(shared_nats.url,), worker_id=worker_id)
             bus = await stack.enter_async_context(connected(NatsBus.prepared, config, LOG))
             record = LeaseRecord(incarnation=f"{worker_id}-i", host="h", pid=1, started_at_ms=1)
-            worker = Shadow(bus, config, StoreSettings(partition_count=PARTITIONS), record=record, log=LOG)
+            settings = StoreSettings(partition_count=PARTITIONS)
+            worker = MigratingStore(bus, config, settings, record=record, participant=cast("Any", Onlooker()), log=LOG)
             worker.assigned(Assignment(KEY, 1, PEERS))
             found.workers[worker_id] = worker
             stack.push_async_callback(end_task, asyncio.create_task(worker.run()))
@@ -121,7 +130,7 @@ async def test_off_and_on_again(store: Store) -> None:
     await store.plan(5)
     await store.meta.put(names.META_MIGRATION, b"no step")
     await store.meta.put(names.META_MIGRATION, step(Stage.OFF, 6))
-    await until(lambda: not any(worker.takes_part for worker in store.workers.values()))
+    await until(lambda: not any(worker.coordinator for worker in store.workers.values()))
     assert not await store.sessions()
     assert [(await store.state(worker_id)).guarded for worker_id in store.workers] == [0, 0]
     await store.meta.put(names.META_MIGRATION, step(Stage.SHADOW, 7))
@@ -137,11 +146,11 @@ async def test_the_metadata_is_made_anew(store: Store, shared_nats: NatsServer) 
         await client.jetstream().delete_key_value(names.meta_bucket(store.name))
         await client.jetstream().create_key_value(KeyValueConfig(bucket=names.meta_bucket(store.name), direct=True))
     await store.meta.put(names.META_MIGRATION, step(Stage.OFF, 6))
-    await until(lambda: not any(worker.takes_part for worker in store.workers.values()))
+    await until(lambda: not any(worker.coordinator for worker in store.workers.values()))
     await store.meta.put(names.META_MIGRATION, step(Stage.SHADOW, 7))
     await store.plan(7)
     await store.meta.purge(names.META_MIGRATION)
-    await until(lambda: not any(worker.takes_part for worker in store.workers.values()))
+    await until(lambda: not any(worker.coordinator for worker in store.workers.values()))
 
 
 async def test_a_failure_is_the_shadows_alone(store: Store, caplog: pytest.LogCaptureFixture) -> None:

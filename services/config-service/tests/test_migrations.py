@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
 import pytest
 from nats.js.errors import KeyNotFoundError
+from ringcast_config_service.nats.migration_checks import read_bucket
 from ringcast_config_service.nats.steps import ensure_step
 from ringcast_config_service.repository import StoreRecord, make_repository
 from ringcast_wire import (
@@ -17,15 +18,18 @@ from ringcast_wire import (
     MismatchError,
     Stage,
     StoreSettings,
+    UnavailableError,
     decode_migration,
     names,
 )
 from ringcast_wire.grpc import error_from_rpc, pb
+from ringcast_wire.owner_records import Entry, Rule, State, Table, encode_state, encode_table
 
 Running = Any  # of conftest.py
 Bench = Any  # of conftest.py
 
 SHADOW, OFF = pb.MIGRATION_STAGE_SHADOW, pb.MIGRATION_STAGE_OFF
+VALIDATE, SWITCH = pb.MIGRATION_STAGE_VALIDATE, pb.MIGRATION_STAGE_SWITCH
 
 
 def step(stage: Stage, number: int) -> Migration:
@@ -43,10 +47,10 @@ async def entries(service: Running, store: str) -> dict[str, bytes]:
     return found
 
 
-async def is_refused(call: Any, match: str) -> None:
+async def is_refused(call: Any, match: str, code: ErrorCode = ErrorCode.INVALID_INPUT) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match=match) as caught:
         await call
-    assert error_from_rpc(caught.value).code is ErrorCode.INVALID_INPUT
+    assert error_from_rpc(caught.value).code is code
 
 
 async def test_a_step_names_the_one_before(bench: Bench) -> None:
@@ -115,13 +119,107 @@ async def test_what_is_refused(service: Running, store_name: str) -> None:
     await is_refused(migrate(times), "lease_ttl_ms of store .* can't become 2000")
     times.stage = OFF
     await is_refused(migrate(times), "lease_ttl_ms 2000 goes with the step to shadow alone")
-    switch.stage = pb.MIGRATION_STAGE_VALIDATE
-    await is_refused(migrate(switch), "is at the stage shadow: it can't go to validate, only to off")
+    await is_refused(migrate(switch), "is at the stage shadow: it can't go to switch, only to off, validate")
     sticky, full = f"{store_name}-sticky", f"{store_name}-full"
     await service.create(sticky, strategy=pb.STRATEGY_STICKY)
     await service.create(full, mode=pb.MODE_FULL)
     await is_refused(migrate(pb.MigrateStoreRequest(name=sticky, stage=SHADOW)), "strategy sticky already")
     await is_refused(migrate(pb.MigrateStoreRequest(name=full, stage=SHADOW)), "only PARTITIONED has owners")
+
+
+@dataclass
+class Workers:
+    """What workers of one key of a store would write."""
+
+    service: Running
+    store: str
+
+    async def _put(self, bucket: str, name: str, data: bytes) -> None:
+        await self.service.nc.jetstream().publish(f"$KV.{bucket}.{name}", data)
+
+    async def register(self, worker_id: str) -> None:
+        await self._put(names.nodes_bucket(self.store), names.node_key("k", worker_id), b"{}")
+
+    async def leave(self, worker_id: str) -> None:
+        subject = f"$KV.{names.nodes_bucket(self.store)}.{names.node_key('k', worker_id)}"
+        await self.service.nc.jetstream().publish(subject, b"", headers={"KV-Operation": "DEL"})
+
+    async def say(self, worker_id: str, guarded: int) -> None:
+        data = encode_state(State(lease=worker_id, session=0, guarded=guarded))
+        await self._put(names.owners_bucket(self.store), names.state_key("k", worker_id), data)
+
+    async def table(self, rule: Rule, number: int) -> None:
+        data = encode_table(Table(1, (Entry(None, 1),) * 8, rule, 1, (), number))
+        await self._put(names.owners_bucket(self.store), names.table_key("k"), data)
+
+    async def go(self, stage: pb.MigrationStage) -> int:
+        request = pb.MigrateStoreRequest(name=self.store, stage=stage)
+        return int((await self.service.migrate(request)).migration.number)
+
+    async def is_refused(self, stage: pb.MigrationStage, match: str) -> None:
+        await is_refused(self.go(stage), match, ErrorCode.CONDITION_FAILED)
+
+
+async def test_steps_that_the_workers_are_not_ready_for(service: Running, store_name: str) -> None:
+    await service.create(store_name)
+    workers = Workers(service, store_name)
+    await workers.go(SHADOW)
+    for worker_id in ("a", "b"):
+        await workers.register(worker_id)
+    await workers.say("a", 0)
+    await workers.is_refused(VALIDATE, "can't go from shadow to validate yet: workers b of key 'k' take no part in the")
+    await workers.say("b", 0)
+    number = await workers.go(VALIDATE)
+    await workers.say("a", number)
+    await workers.is_refused(SWITCH, "from validate to switch yet: workers b of key 'k' are not guarded")
+    await workers.leave("b")
+    await workers.is_refused(SWITCH, "workers b of key 'k' are not guarded")  # as an agent does of a closed socket
+    await workers.say("b", number)
+    await workers.say("c", 1)  # it has ended, and never starts a call again
+    await workers.go(SWITCH)
+    back = await workers.go(SHADOW)
+    await workers.table(Rule.OWNERS, back)
+    await workers.is_refused(OFF, "from shadow to off yet: workers a of key 'k' are still guarded")
+    await workers.say("a", 0)
+    await workers.is_refused(OFF, "from shadow to off yet: key 'k' is not back yet")
+    await workers.table(Rule.PEERS, back - 1)
+    await workers.is_refused(OFF, "key 'k' is not back yet")
+    await workers.table(Rule.PEERS, back)
+    await workers.go(OFF)
+
+
+async def test_a_worker_that_is_guarded_since_an_earlier_step_is_not_guarded(service: Running, store_name: str) -> None:
+    await service.create(store_name)
+    workers = Workers(service, store_name)
+    await workers.go(SHADOW)
+    await workers.register("a")
+    await workers.say("a", 0)
+    first = await workers.go(VALIDATE)
+    await workers.say("a", first)
+    await workers.go(SHADOW)
+    await workers.go(VALIDATE)
+    await workers.is_refused(SWITCH, "workers a of key 'k' are not guarded")
+
+
+async def test_a_server_that_lags_behind_is_not_believed(service: Running, store_name: str) -> None:
+    """It has not heard of the last registration yet."""
+    await service.create(store_name)
+    workers, js = Workers(service, store_name), service.nc.jetstream()
+    await workers.register("a")
+    assert set(await read_bucket(js, names.nodes_bucket(store_name))) == {"k.a"}
+
+    class Ahead:
+        """The server that takes writes in has one more."""
+
+        _nc = js._nc
+
+        async def stream_info(self, *args: Any, **words: Any) -> Any:
+            info = await js.stream_info(*args, **words)
+            info.state.last_seq += 1
+            return info
+
+    with pytest.raises(UnavailableError, match="is read from a server that lags behind"):
+        await read_bucket(Ahead(), names.nodes_bucket(store_name))  # type: ignore[arg-type]
 
 
 async def test_an_instance_that_knows_an_older_step_changes_nothing(service: Running, store_name: str) -> None:

@@ -177,7 +177,8 @@ async def _wait(config: CliConfig, info: StoreInfo, phase: str, patience_s: floa
         lacks = "; ".join(f"{key.key}: {lack}" for key in keys if (lack := _lack(key, phase)))
         stage = stage_name(_PHASES[phase])
         raise UnavailableError(
-            f"store {info.name!r} is at the stage {stage}, and after {patience_s:g} s still lacks {lacks or 'an answer'}"
+            f"store {info.name!r} is at the stage {stage}, and after {patience_s:g} s still lacks "
+            f"{lacks or 'an answer'}"
         ) from None
 
 

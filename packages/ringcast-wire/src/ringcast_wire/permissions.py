@@ -220,6 +220,8 @@ def store_subjects(worker_id: str, store: str, keys: Sequence[str], *, prefix: s
     meta, nodes, stream = names.meta_bucket(store), names.nodes_bucket(store), names.notify_stream(store)
     yield f"{WORKER_API}.STREAM.INFO.KV_{meta}"
     yield f"{WORKER_API}.DIRECT.GET.KV_{meta}.$KV.{meta}.*"
+    # The step of a migration is read from the server that takes writes in: the others may lag behind.
+    yield f"{WORKER_API}.STREAM.MSG.GET.KV_{meta}"
     for verb in ("CREATE", "DELETE"):
         yield f"{WORKER_API}.CONSUMER.{verb}.KV_{nodes}.{names.watch_name(store, worker_id)}"
     yield f"$KV.{nodes}.{names.ended_key(worker_id)}"

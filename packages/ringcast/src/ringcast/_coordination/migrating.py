@@ -34,7 +34,7 @@ from ringcast._coordination.store_step import StoreStep
 from ringcast._protocol.assignment import Assignment
 
 READ_S: Final = 10.0
-"""How often the step of the store is read, as long as all goes well."""
+"""How often the step of the store is read, as long as all goes well; where it migrates each TTL, if that is less."""
 FIRST_READ_S: Final = 1.0
 """The same while a key is registered and waits for it."""
 RETRY_S: Final = 30.0
@@ -267,7 +267,9 @@ class MigratingStore:
         if self._enrolled:
             await asyncio.sleep(FIRST_READ_S * draw())
             return
-        wait_s = READ_S * (0.75 + draw() / 2)
+        known = self._step.known
+        read_s = min(READ_S, known.lease_ttl_ms / 1000) if known is not None and known.is_on else READ_S
+        wait_s = read_s * (0.75 + draw() / 2)
         if retry_at:
             wait_s = min(wait_s, max(0.0, retry_at - asyncio.get_running_loop().time()))
         await event_within(self._wake, wait_s)

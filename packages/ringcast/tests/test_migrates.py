@@ -1,0 +1,211 @@
+"""A store of peers gets exclusive ownership and loses it again, while workers in processes of their own serve it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import nats
+import pytest
+from ringcast import MismatchError
+from ringcast.hosting import take_replays
+from ringcast_testkit import PATIENCE_S, History, WorkerProcess, until
+from ringcast_wire import ConditionFailedError, Stage, names
+from ringcast_wire.owner_records import Rule, Table, decode_table
+
+PARTITIONS = 8
+ROWS = 24
+HANDLER_S = 0.003
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a handler. ``token`` is ``None`` where it did not return."""
+
+    worker: tuple[str, int]
+    began: int
+    ended: int
+    token: int | None
+
+
+def calls_of(history: History) -> dict[int, list[Call]]:
+    """By partition. One that was halted within a call, or killed, counts until then: nothing outside can stop it."""
+    open_calls: dict[tuple[str, int], dict[tuple[str, int], tuple[int, int]]] = defaultdict(dict)
+    found: dict[int, list[Call]] = defaultdict(list)
+    for report in sorted(history.reports(), key=lambda report: report.at_ns):
+        worker = report.worker_id, report.life
+        if report.event == "begun":
+            open_calls[worker][report.fields["row_id"], report.fields["version"]] = (
+                report.fields["partition"],
+                report.at_ns,
+            )
+        elif report.event == "row":
+            begun = open_calls[worker].pop((report.fields["row_id"], report.fields["version"]), None)
+            if begun is not None:
+                found[begun[0]].append(Call(worker, begun[1], report.at_ns, report.fields["token"]))
+        elif report.event in ("killed", "paused"):
+            for partition, began in open_calls.pop(worker, {}).values():
+                found[partition].append(Call(worker, began, report.at_ns, None))
+    return found
+
+
+def check_calls(history: History, of_peers: set[int]) -> int:
+    """Looks whether calls kept to what is promised; returns how many were an owner's.
+
+    Beside a call of an owner there is none of another process. Tokens of a partition rise, but for calls of peers that
+    nothing has let start: these have none. Each token of an owner is one process's.
+    """
+    owned = 0
+    for partition, calls in calls_of(history).items():
+        calls.sort(key=lambda call: call.began)
+        by_token: dict[int, set[tuple[str, int]]] = defaultdict(set)
+        newest = 0
+        for call in calls:
+            if call.token:
+                assert call.token >= newest, f"partition {partition}: {call} after the token {newest}"
+                newest = call.token
+                if call.token not in of_peers:
+                    by_token[call.token].add(call.worker)
+                    owned += 1
+        assert all(len(workers) == 1 for workers in by_token.values()), by_token
+        for one, other in itertools.combinations(calls, 2):
+            if other.began < one.ended and one.began < other.ended and one.worker != other.worker:
+                exclusive = [each for each in (one, other) if each.token and each.token not in of_peers]
+                assert not exclusive, f"partition {partition}: {one} beside {other}"
+    return owned
+
+
+@dataclass
+class Fleet:
+    """Workers in processes of their own, while rows are written all the time, and their operator."""
+
+    store: Any
+    history: History
+    workers: list[WorkerProcess]
+    values: dict[str, str] = field(default_factory=dict)
+    of_peers: set[int] = field(default_factory=lambda: {0})
+    """The tokens of calls by the peer rule."""
+
+    async def take(self, stage: Stage) -> None:
+        """Takes a step once the workers are ready for it."""
+
+        async def is_taken() -> bool:
+            try:
+                await self.store.client.migrate_store(self.store.name, stage)
+            except ConditionFailedError:
+                return False
+            return True
+
+        await until(is_taken)
+
+    async def table(self) -> Table | None:
+        async with await nats.connect(self.store.nats_url) as client:
+            bucket = await client.jetstream().key_value(names.owners_bucket(self.store.name))
+            try:
+                return decode_table((await bucket.get(names.table_key("list"))).value or b"", PARTITIONS)
+            except nats.js.errors.NotFoundError:
+                return None
+
+    async def has_rule(self, rule: Rule, number: int) -> bool:
+        """Whether the table has a rule, and follows a step. Notes the token of peers."""
+        table = await self.table()
+        if table is None or table.rule is not rule or table.step < number:
+            return False
+        if rule is Rule.PEERS:
+            self.of_peers.add(table.since)
+        return True
+
+    async def until_rule(self, rule: Rule) -> None:
+        step = (await self.store.client.get_store(self.store.name)).migration.number
+        await until(lambda: self.has_rule(rule, step))
+
+    async def until_served(self, is_meant: Callable[[int], bool], workers: int) -> None:
+        """Waits until each partition has been called anew with such a token, by so many workers."""
+        begin = len(self.history.reports())
+
+        def is_so() -> bool:
+            calls = [
+                each for each in self.history.reports(begin) if each.event == "row" and is_meant(each.fields["token"])
+            ]
+            partitions = {each.fields["partition"] for each in calls}
+            return len(partitions) == PARTITIONS and len({each.worker_id for each in calls}) >= workers
+
+        assert await asyncio.to_thread(self.history.wait, is_so, PATIENCE_S)
+
+    def is_of_owner(self, token: int) -> bool:
+        return token not in self.of_peers
+
+    async def write(self, ending: asyncio.Event) -> None:
+        for number in itertools.count():
+            if ending.is_set():
+                break
+            row_id = f"row{number % ROWS}"
+            await self.store.put(row_id, str(number))
+            self.values[row_id] = str(number)
+
+    def held(self) -> dict[str, str]:
+        return {
+            row_id: value
+            for worker in self.workers
+            if worker.running
+            for row_id, (value, _, _) in worker.dump().get("list", {}).items()
+        }
+
+
+@pytest.fixture
+async def fleet(store: Any) -> AsyncIterator[Fleet]:
+    """At the shadow, with short times."""
+    await store.create(partition_count=PARTITIONS)
+    await store.client.migrate_store(store.name, Stage.SHADOW, lease_ttl_ms=2_000, call_bound_ms=200)
+    history, place = History(), {"servers": store.nats_url, "store": store.name, "keys": ("list",)}
+    workers = [
+        WorkerProcess(f"{store.name}-{name}", history=history, handler_delay_s=HANDLER_S, **place) for name in "abc"
+    ]
+    fleet, ending = Fleet(store, history, workers), asyncio.Event()
+    with ExitStack() as stack:
+        for worker in workers:
+            stack.enter_context(worker)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(fleet.write(ending))
+            try:
+                yield fleet
+            finally:
+                ending.set()
+        await until(lambda: asyncio.to_thread(lambda: fleet.held() == fleet.values))
+        assert check_calls(history, fleet.of_peers) > 0
+
+
+async def test_there_and_back_while_a_worker_is_killed_and_one_halted(fleet: Fleet) -> None:
+    first, halted, killed = fleet.workers
+    await fleet.until_served(lambda token: token == 0, 3)
+    await fleet.take(Stage.VALIDATE)
+    await fleet.until_rule(Rule.PEERS)
+    await fleet.take(Stage.SWITCH)
+    halted.pause()
+    killed.kill()
+    await fleet.until_rule(Rule.OWNERS)
+    await fleet.until_served(fleet.is_of_owner, 1)
+    halted.resume()
+    killed.start()
+    await fleet.until_served(fleet.is_of_owner, 3)
+    await fleet.take(Stage.SHADOW)
+    first.kill()
+    first.start()
+    await fleet.until_rule(Rule.PEERS)
+    await fleet.take(Stage.OFF)
+    await fleet.until_served(lambda token: token == 0, 3)
+
+
+async def test_a_group_of_an_agent_is_refused_from_validate_on(store: Any) -> None:
+    await store.create(partition_count=PARTITIONS)
+    await store.client.migrate_store(store.name, Stage.SHADOW)
+    await store.client.migrate_store(store.name, Stage.VALIDATE)
+    worker = store.worker("a")
+    take_replays(worker, lambda request, row, answer: lambda: None)
+    with pytest.raises(MismatchError, match="is at the stage validate, where no groups of an agent are served"):
+        await worker.start()

@@ -8,13 +8,14 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import nats
 import pytest
 from ringcast import MismatchError
 from ringcast.hosting import take_replays
-from ringcast_testkit import PATIENCE_S, History, WorkerProcess, until
+from ringcast_testkit import PATIENCE_S, History, NatsServer, Report, TcpProxy, WorkerProcess, until
 from ringcast_wire import ConditionFailedError, Stage, names
 from ringcast_wire.owner_records import Rule, Table, decode_table
 
@@ -209,3 +210,57 @@ async def test_a_group_of_an_agent_is_refused_from_validate_on(store: Any) -> No
     take_replays(worker, lambda request, row, answer: lambda: None)
     with pytest.raises(MismatchError, match="is at the stage validate, where no groups of an agent are served"):
         await worker.start()
+
+
+async def test_a_cache_is_not_handed_over_before_the_step_is_known(
+    store: Any, service_nats: NatsServer, tmp_path: Path
+) -> None:
+    """The store migrated when it was written, so another worker may own by now what it has."""
+    await store.create(partition_count=PARTITIONS)
+    await store.client.migrate_store(store.name, Stage.SHADOW, lease_ttl_ms=2_000, call_bound_ms=200)
+    for number in range(ROWS):
+        await store.put(f"row{number}", "1")
+    told: list[str] = []
+    with TcpProxy(service_nats.port) as proxy:
+        place = {"servers": f"nats://127.0.0.1:{proxy.port}", "cache_dir": str(tmp_path)}
+        for is_cut in (False, True):
+            told.clear()
+            if is_cut:
+                proxy.cut()
+            async with store.worker("w", handler=lambda change: told.append(change.row_id), **place) as worker:
+                if is_cut:
+                    assert sum(1 for _ in worker.rows("list")) == ROWS, "they are there"
+                    assert (worker.owned("list"), told) == (frozenset(), [])
+                    proxy.resume()
+                await until(lambda: len(told) == ROWS)
+
+
+def report(event: str, worker_id: str, at_ns: int, **fields: Any) -> Report:
+    return Report(worker_id, 1, event, at_ns, {"partition": 3, "row_id": worker_id, "version": 1, **fields})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_found"),
+    [
+        ((1, 5, 0), (2, 3, 0), False),  # peers
+        ((1, 5, 7), (2, 3, 7), False),  # peers that are guarded
+        ((1, 5, 0), (2, 3, 9), True),  # a peer that nothing has let start, beside an owner
+        ((1, 5, 7), (2, 3, 9), True),  # a peer beside an owner
+        ((1, 2, 9), (3, 4, 8), True),  # tokens that fall
+        ((1, 2, 9), (3, 4, 9), True),  # two owners of one token
+        ((1, 2, 9), (3, 4, 0), False),
+        ((1, None, 0), (3, 4, 9), True),  # a call that does not return
+    ],
+)
+def test_the_judge(one: tuple[int, int | None, int], other: tuple[int, int, int], is_found: bool) -> None:
+    history = History()
+    for worker_id, (began, ended, token) in (("a", one), ("b", other)):
+        history.add(report("begun", worker_id, began))
+        if ended is not None:
+            history.add(report("row", worker_id, ended, token=token))
+    history.add(report("killed", "a", 9))
+    if is_found:
+        with pytest.raises(AssertionError):
+            check_calls(history, {0, 7})
+    else:
+        check_calls(history, {0, 7})

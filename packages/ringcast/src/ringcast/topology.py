@@ -27,7 +27,7 @@ from ringcast_wire import (
     names,
 )
 from ringcast_wire.migrating import Step, unguarded
-from ringcast_wire.owner_records import Phase, Rule, Session
+from ringcast_wire.owner_records import Phase, Rule, Session, Table
 
 from ringcast._bus.tools import answered_within, ask, open_bus, read_bucket
 from ringcast._coordination.sticky_view import KeyRecords, key_records
@@ -222,7 +222,10 @@ def _topology(read: _Buckets, store: str, key: str) -> Topology:
     membership.nodes.replace({name: Entry(1, data) for name, data in nodes.items()})
     membership.leases.replace({name: Entry(1, data) for name, data in leases.items()})
     live = membership.members(key) if settings.mode is Mode.PARTITIONED else ()
-    owner_of: tuple[str | None, ...] = owners(settings, live) if live else (None,) * settings.partition_count
+    by_peers: tuple[str | None, ...] = owners(settings, live) if live else (None,) * settings.partition_count
+    table = _migrating_table(read, key)
+    is_by_table = table is not None and table.rule is Rule.OWNERS
+    owner_of = tuple(_worker(each.owner) for each in table.entries) if table is not None and is_by_table else by_peers
     owned: dict[str, list[int]] = {}
     for partition, owner in enumerate(owner_of):
         if owner is not None:
@@ -235,6 +238,13 @@ def _topology(read: _Buckets, store: str, key: str) -> Topology:
             lease = membership.leases.get(record.lease, LeaseRecord)
             members.append(_member(worker_id, record, lease, owned.get(worker_id, [])))
     return Topology(store, key, settings, tuple(members), owner_of, shadow=_shadow(read, key, members))
+
+
+def _migrating_table(read: _Buckets, key: str) -> Table | None:
+    """The table of a store of peers, if it migrates."""
+    if read.migration is None or not read.migration.is_on:
+        return None
+    return key_records(read.owners, None, key, read.settings.partition_count).table
 
 
 def _shadow(read: _Buckets, key: str, members: Sequence[Member]) -> Shadow | None:

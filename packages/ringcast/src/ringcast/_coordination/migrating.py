@@ -18,11 +18,13 @@ from ringcast_wire import (
     Stage,
     StoreSettings,
     event_within,
+    field_text,
     stage_name,
 )
 from ringcast_wire.migrating import Step
 
 from ringcast._bus.bus import TRANSIENT, Bus
+from ringcast._bus.refusals import RefusedError
 from ringcast._common.cancellation import is_cancelled
 from ringcast._common.config import WorkerConfig
 from ringcast._common.lasting import first_error, lasting
@@ -39,6 +41,8 @@ FIRST_READ_S: Final = 1.0
 """The same while a key is registered and waits for it."""
 RETRY_S: Final = 30.0
 """After a failure the worker takes part in the shadow again so much later."""
+_PATIENCE: Final = 4
+"""So many failures to read the step in a row are reported: NATS may have just lost a server."""
 _LEAVE_S: Final = 2.0
 """How long a worker that stops tries to say that none of its calls runs."""
 _OFF: Final = Step(Stage.OFF, 0)
@@ -103,6 +107,8 @@ class MigratingStore:
         """Keys that were registered when a step was read."""
         self._has_begun = False
         """Whether calls may run, or have run, that were not let start."""
+        self._failures = 0
+        """Of readings in a row that keys wait for."""
         self._wake = asyncio.Event()
 
     @property
@@ -246,9 +252,11 @@ class MigratingStore:
             step = await self._step.read_newest()
         except (ProtocolError, *TRANSIENT) as error:
             self._log.debug("migration.read_failed", error=error)
-            if not enrolled <= self._known:
-                self._participant.step_unknown(str(error) or repr(error))
+            self._failures += 1
+            if isinstance(error, RefusedError) or self._failures >= _PATIENCE:
+                self._participant.step_unknown(field_text(error))
             return self._step.known
+        self._failures = 0
         self._participant.step_unknown("")
         if step is not None and _step(step).guards and not self._can_be_guarded and not enrolled <= self._known:
             raise MismatchError(

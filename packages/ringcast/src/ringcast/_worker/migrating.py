@@ -37,14 +37,15 @@ class MigratingKeys(ExclusiveKeys):
         self._guarded: set[str] = set()
         self._begun: set[str] = set()
         """Keys that are registered, and whose step is known."""
-        self._shares: dict[str, frozenset[int]] = {}
+        self._shares: dict[str, tuple[frozenset[int], Trigger]] = {}
+        """What the peer rule has for this worker, and what has brought it about."""
         self._strays: dict[str, asyncio.Task[None]] = {}
 
     # ---- the peer rule
 
-    def assign(self, key: str, partitions: frozenset[int], trigger: Trigger | None) -> None:
+    def assign(self, key: str, partitions: frozenset[int], trigger: Trigger) -> None:
         """The peer rule has these partitions for this worker."""
-        self._shares[key] = partitions
+        self._shares[key] = partitions, trigger
         session = self._sessions[key]
         if key in self._guarded:
             if not partitions:
@@ -63,13 +64,13 @@ class MigratingKeys(ExclusiveKeys):
 
     def _share(self, key: str) -> None:
         """The share counts from now on."""
-        if (partitions := self._shares.get(key)) is None:
+        if (share := self._shares.get(key)) is None:
             return
-        session = self._sessions[key]
+        session, (partitions, trigger) = self._sessions[key], share
         if session.machine.exclusive:
             session.ownership.become_shared(partitions)
         else:
-            session.ownership.assign(partitions, Trigger.JOIN)
+            session.ownership.assign(partitions, trigger)
         self._look_at_prepared(key)
 
     def step_unknown(self, reason: str) -> None:

@@ -20,6 +20,7 @@ from ringcast_wire import (
     StoreSettings,
     UnavailableError,
     decode_migration,
+    encode_migration,
     names,
 )
 from ringcast_wire.grpc import error_from_rpc, pb
@@ -199,6 +200,19 @@ async def test_a_worker_that_is_guarded_since_an_earlier_step_is_not_guarded(ser
     await workers.go(SHADOW)
     await workers.go(VALIDATE)
     await workers.is_refused(SWITCH, "workers a of key 'k' are not guarded")
+
+
+async def test_a_step_that_the_database_has_forgotten_counts(service: Running, store_name: str) -> None:
+    """It was restored to an earlier state, while owners serve the store."""
+    await service.create(store_name)
+    workers = Workers(service, store_name)
+    number = await workers.go(SHADOW) + 10
+    bucket = await service.nc.jetstream().key_value(names.meta_bucket(store_name))
+    await bucket.put(names.META_MIGRATION, encode_migration(step(Stage.SWITCH, number)))
+    await is_refused(workers.go(OFF), "is at the stage switch: it can't go to off, only to shadow")
+    assert await workers.go(SHADOW) > number
+    assert decode_migration((await entries(service, store_name))[names.META_MIGRATION]).is_back
+    await workers.go(OFF)
 
 
 async def test_a_server_that_lags_behind_is_not_believed(service: Running, store_name: str) -> None:

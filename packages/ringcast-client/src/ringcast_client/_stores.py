@@ -131,7 +131,7 @@ class StoreCalls:
         Raises:
             InvalidInputError: the store can't go to that stage; or a time is out of range, or does not go with it.
             ConditionFailedError: the workers are not ready for it; or another step was taken at this moment.
-            UnavailableError: NATS does not have it yet. The step is taken: the service goes on trying.
+            UnavailableError: NATS does not answer. If the step is taken, the service goes on trying.
             UnknownStoreError, StoreDeletedError: there is no such store.
         """
         request = pb.MigrateStoreRequest(name=names.check_name("store", name), stage=STAGES[stage])

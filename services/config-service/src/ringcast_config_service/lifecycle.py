@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 from ringcast_wire import (
@@ -97,9 +98,10 @@ class Lifecycle:
         The database refuses it where another step was taken since the workers were looked at.
         """
         found = await self._stores.get_store(names.check_name("name", name))
-        step = next_step(found.record, stage, lease_ttl_ms, call_bound_ms, await self._clock.clock_ms())
+        record = replace(found.record, migration=await self._provisioner.last_step(found.record))
+        step = next_step(record, stage, lease_ttl_ms, call_bound_ms, await self._clock.clock_ms())
         if step is not None:
-            await self._provisioner.check_step(found.record, stage)
+            await self._provisioner.check_step(record, stage)
             found = await self._stores.migrate_store(name, found.record.migration, step, by)
             log.info("store.migrated", store=name, stage=stage_name(stage), step=step.number)
         self._forget(name)

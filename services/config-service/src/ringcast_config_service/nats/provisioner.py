@@ -17,7 +17,17 @@ from nats.js import JetStreamContext
 from nats.js.api import StreamConfig
 from nats.js.errors import APIError, KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 from nats.js.kv import KeyValue
-from ringcast_wire import EventLog, MismatchError, RingcastError, Stage, Strategy, event_within, field_text, names
+from ringcast_wire import (
+    EventLog,
+    Migration,
+    MismatchError,
+    RingcastError,
+    Stage,
+    Strategy,
+    event_within,
+    field_text,
+    names,
+)
 
 from ringcast_config_service.nats import streams
 from ringcast_config_service.nats.bus_removal import (
@@ -29,7 +39,7 @@ from ringcast_config_service.nats.bus_removal import (
 )
 from ringcast_config_service.nats.calls import nats_calls
 from ringcast_config_service.nats.migration_checks import check_step
-from ringcast_config_service.nats.steps import WIRE_SETTING, ensure_step
+from ringcast_config_service.nats.steps import WIRE_SETTING, ensure_step, last_step
 from ringcast_config_service.nats.streams import StreamSizes
 from ringcast_config_service.repository import StoreRecord, StoreRepository
 from ringcast_config_service.telemetry import Telemetry
@@ -115,6 +125,15 @@ class Provisioner:
             await self._ensure_settings(store, settings)
             await clear_deletion(settings)
             await self._ensure_groups(store.name)
+
+    async def last_step(self, store: StoreRecord) -> Migration | None:
+        """The last step of a store, also if its database has forgotten it, restored to an earlier state.
+
+        Raises:
+            UnavailableError: NATS does not say.
+        """
+        with nats_calls(f"the step of store {store.name!r} can't be read now", ": try again"):
+            return await last_step(self._js, store)
 
     async def check_step(self, store: StoreRecord, stage: Stage) -> None:
         """Looks whether the workers of a store are ready for a stage, once NATS has the step that is there.

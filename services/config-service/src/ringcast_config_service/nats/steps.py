@@ -6,11 +6,13 @@ import asyncio
 from typing import Final
 
 import msgspec
-from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js import JetStreamContext
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 from nats.js.kv import KeyValue
 from ringcast_wire import (
     MIGRATING_WIRE_VERSION,
     WIRE_VERSION,
+    Migration,
     MismatchError,
     UnavailableError,
     decode_migration,
@@ -55,6 +57,17 @@ async def ensure_step(bucket: KeyValue, store: StoreRecord) -> None:
             )
         await _put(bucket, WIRE_SETTING, wanted, version)  # and look again: the step may be another by now
     raise UnavailableError(f"the step of store {store.name!r} is being changed: it is written at the next check")
+
+
+async def last_step(js: JetStreamContext, store: StoreRecord) -> Migration | None:
+    """The last step of a store: the one of its record, or what NATS has where the database has forgotten it."""
+    own = store.migration
+    try:
+        entry = await _entry(await js.key_value(names.meta_bucket(store.name)), names.META_MIGRATION)
+    except NotFoundError:
+        return own
+    found = decode_migration(entry.value) if entry is not None and entry.value is not None else None
+    return found if found is not None and (own is None or found.number > own.number) else own
 
 
 async def _entry(bucket: KeyValue, name: str) -> KeyValue.Entry | None:

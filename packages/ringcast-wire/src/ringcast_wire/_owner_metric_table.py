@@ -1,4 +1,4 @@
-"""The metrics of exclusive ownership, which a worker has in stores with the strategy sticky alone."""
+"""The metrics of exclusive ownership, which a worker has in stores with the strategy sticky, or that migrate."""
 
 from __future__ import annotations
 
@@ -46,6 +46,13 @@ OWNERS: Final = (
         (*_KEY_WORKER, "phase"),
         "partitions",
         "Partitions by phase, as the leader has them: held, prepare, drain or unowned (strategy sticky).",
+    ),
+    _owner(
+        "config_plan_moves",
+        "gauge",
+        _KEY_WORKER,
+        "partitions",
+        "Partitions that the plan of a store that migrates gives to another worker, as the leader has it; else 0.",
     ),
     _owner(
         "config_fence_refusals_total",

@@ -12,7 +12,7 @@ from ringcast_wire.migrating import Step
 from ringcast_wire.owner_records import Rule, encode_table, encode_term
 
 from ringcast._bus.bus import TRANSIENT
-from ringcast._coordination.sticky_measures import KeyReport, LeaderMeasures, by_phase
+from ringcast._coordination.sticky_measures import KeyReport, LeaderMeasures, by_phase, moves_of
 from ringcast._coordination.sticky_records import OwnerRecords
 from ringcast._coordination.sticky_session import Refresh, SessionAnswer
 from ringcast._coordination.sticky_times import Clock, StickyTimes, loop_time
@@ -74,9 +74,11 @@ class KeyLeader:
 
     def report(self) -> KeyReport:
         """What there is to measure. From any thread."""
-        measures, leads = self._measures, self.leads
-        partitions = by_phase(self._records.table(self._key)) if leads else {}
-        return KeyReport(leads, partitions, measures.handoff, measures.terms, self._records.unreadable)
+        measures, leads, table = self._measures, self.leads, self._records.table(self._key)
+        is_plan = table is not None and table.rule is not Rule.OWNERS  # of what nobody owns yet
+        partitions = by_phase(table) if leads and not is_plan else {}
+        moves = moves_of(table, self._shares) if leads and is_plan else 0
+        return KeyReport(leads, partitions, measures.handoff, measures.terms, self._records.unreadable, moves)
 
     def leases(self) -> frozenset[str]:
         """What is to be read: all leases of the key, or that of its leader while another leads and lives."""

@@ -22,6 +22,8 @@ class KeyReport(NamedTuple):
     leader_changes: int
     unreadable: int
     """Records of the store's owners and wishes that could not be read, each revision counted once, of any key."""
+    plan_moves: int = 0
+    """Of a store that migrates: how many partitions the plan gives to another worker, as the leader has it."""
 
 
 class LeaderMeasures:
@@ -57,6 +59,14 @@ def by_phase(table: Table | None) -> dict[str, int]:
     if table is not None:
         counts.update(Counter(map(_phase, table.entries)))
     return {str(phase): count for phase, count in counts.items()}
+
+
+def moves_of(plan: Table | None, shares: tuple[str | None, ...]) -> int:
+    """How many partitions a plan gives to another worker than the peer rule does, as far as that is known."""
+    entries = plan.entries if plan is not None else ()
+    return sum(
+        entry.owner is None or entry.owner.worker_id != share for entry, share in zip(entries, shares, strict=False)
+    )
 
 
 def _phase(entry: Entry) -> str:

@@ -51,8 +51,7 @@ class MigratingKeys(ExclusiveKeys):
             if not partitions:
                 session.ownership.has_no_share()
         elif key in self._begun:
-            session.ownership.assign(partitions, trigger)
-            self._look_at_prepared(key)
+            self._share(key)
 
     def may_begin(self, key: str) -> None:
         """Calls of a key may start, unless it is guarded."""
@@ -63,7 +62,7 @@ class MigratingKeys(ExclusiveKeys):
             self._share(key)
 
     def _share(self, key: str) -> None:
-        """The share counts from now on."""
+        """The share counts from now on. A key that has been guarded, or waits with what a cache had, begins with it."""
         if (share := self._shares.get(key)) is None:
             return
         session, (partitions, trigger) = self._sessions[key], share

@@ -18,14 +18,18 @@ from ringcast_heartbeat_agent.dispatch.key_shared import KeySharedGroup
 from ringcast_heartbeat_agent.dispatch.positions import Away, Position, Positions
 from ringcast_heartbeat_agent.dispatch.progress import History
 from ringcast_testkit import PATIENCE_S, AgentProcess, NatsServer
-from ringcast_testkit.dispatch import OwnsAll, following, status_until
+from ringcast_testkit.dispatch import OwnsAll, following, status_until, unsettled, until_sealed
 from ringcast_wire import WIRE_VERSION, PartitionRows, ReplayAnswer, ReplayOutcome, ReplayRequest, Row
 
+PARTITIONS = 16
 OPTIONS = ("--id", "durable", "--linger", "5")
 
 
 def noted(agent: AgentProcess, cache: Path, store: str, writes: int) -> None:
-    """Waits until it is on disk that so many writes are settled: each has a revision of its partition."""
+    """Waits until it is on disk that so many writes are settled: each has a revision of its partition.
+
+    Where there are seals a successor goes by these, which are written by themselves.
+    """
 
     def is_noted() -> bool:
         position = Positions(cache / "groups-durable").get((store, "list", "g"))
@@ -56,6 +60,7 @@ async def test_an_agent_that_was_killed_tells_what_changed_meanwhile(
             await write(r7=None, r9=None, new="1")
             await one.values({"r7": None, "r9": None, "new": "1", "r29": "2"})
             await asyncio.to_thread(noted, agent, tmp_path / "cache", store_name, 63)
+            await until_sealed(shared_nats.url, store_name, unsettled(0, PARTITIONS))
             await write(held="1")
             await one.until(lambda _: bool(unanswered))
             await asyncio.to_thread(agent.kill)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,33 +10,13 @@ from typing import Any
 import nats
 import pytest
 from ringcast.dispatch import Delivery
-from ringcast.groups import HeldPartition, read_groups, reset_group
+from ringcast.groups import read_groups, reset_group
 from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, NatsServer
-from ringcast_testkit.dispatch import following, hold, status_until
-from ringcast_wire import InUseError, UnavailableError, names
+from ringcast_testkit.dispatch import following, hold, status_until, unsettled, until_sealed
+from ringcast_wire import InUseError, names
 
 PARTITIONS = 16
 ROWS = [f"r{number}" for number in range(24)]
-
-
-async def sealed(url: str, store: str, condition: Callable[[tuple[HeldPartition, ...]], bool]) -> None:
-    """Waits until the seals of the store's one group are as wanted."""
-    async with asyncio.timeout(2 * PATIENCE_S):
-        while True:
-            with contextlib.suppress(UnavailableError):  # as long as there is no bucket
-                if any(condition(group.partitions) for group in await read_groups(url, store)):
-                    return
-            await asyncio.sleep(0.05)
-
-
-def unsettled(count: int) -> Callable[[tuple[HeldPartition, ...]], bool]:
-    """Whether seals of all partitions say that all but so many changes are settled, up to the heads."""
-
-    def condition(seals: tuple[HeldPartition, ...]) -> bool:
-        known = [each.behind for each in seals if each.behind is not None]  # a claim alone says nothing
-        return len(known) == PARTITIONS and sum(known) == count
-
-    return condition
 
 
 async def shared_out(first: AgentProcess, second: AgentProcess, store: str) -> None:
@@ -68,14 +47,14 @@ async def test_the_successor_of_a_killed_agent_repeats_what_was_not_answered(
     with AgentProcess(tmp_path, nats_url=shared_nats.url, options=("--id", "killed", "--linger", "60")) as agent:
         async with following(agent, store_name, answer=answers_but("r1", "r2")) as one:
             await one.values(dict.fromkeys(ROWS, "1"))
-            await sealed(shared_nats.url, store_name, unsettled(2))
+            await until_sealed(shared_nats.url, store_name, unsettled(2, PARTITIONS))
             before = len(one.deliveries)
             await asyncio.to_thread(agent.kill)
             await write(r7=None, r8="2", r2="2")
             await asyncio.to_thread(agent.start)
             expected = [("r1", "1"), ("r2", "2"), ("r7", None), ("r8", "2")]
             await one.until(lambda deliveries: len(deliveries) >= before + len(expected))
-            await sealed(shared_nats.url, store_name, unsettled(2))
+            await until_sealed(shared_nats.url, store_name, unsettled(2, PARTITIONS))
             assert one.delivered(before) == expected
             assert (await status_until(agent, store_name, lambda group: not group["partitions_awaited"]))["durable"]
 
@@ -87,7 +66,7 @@ async def test_a_fresh_consumer_of_the_successor_begins_with_the_rows(
     with AgentProcess(tmp_path, nats_url=shared_nats.url, options=("--id", "fresh")) as agent:
         async with following(agent, store_name) as one:
             await one.values({"a": "1", "b": "1"})
-            await sealed(shared_nats.url, store_name, unsettled(0))
+            await until_sealed(shared_nats.url, store_name, unsettled(0, PARTITIONS))
             await asyncio.to_thread(agent.kill)
         await write(a=None)
         await asyncio.to_thread(agent.start)
@@ -133,7 +112,7 @@ async def test_a_host_that_stops_hands_over_what_it_has_not_answered(
         async with following(first, store_name, answer=answers_but("r1"), changes_only=True) as one:
             await write(**dict.fromkeys(ROWS, "1"))
             await one.values(dict.fromkeys(ROWS, "1"))
-            await sealed(shared_nats.url, store_name, unsettled(1))
+            await until_sealed(shared_nats.url, store_name, unsettled(1, PARTITIONS))
             await asyncio.to_thread(first.terminate)
             await write(r2=None)
             async with following(second, store_name, "two", changes_only=True) as two:
@@ -153,7 +132,7 @@ async def test_an_agent_that_was_paused_for_longer_than_its_lease_has_lost_its_p
         async with following(first, store_name, answer=kept.append, changes_only=True) as one:
             await write(a="1", b="1")
             await one.values({"a": "1", "b": "1"})
-            await sealed(shared_nats.url, store_name, unsettled(2))
+            await until_sealed(shared_nats.url, store_name, unsettled(2, PARTITIONS))
             await asyncio.to_thread(first.pause)
             try:
                 async with following(second, store_name, "two", answer=hold, changes_only=True) as two:
@@ -165,10 +144,10 @@ async def test_an_agent_that_was_paused_for_longer_than_its_lease_has_lost_its_p
                         first.process.wait_until, lambda: "event=group.partition_lost" in first.process.describe("")
                     )
                     seals = (await read_groups(shared_nats.url, store_name))[0].partitions
-                    assert unsettled(2)(seals)  # the late answers have settled nothing
+                    assert unsettled(2, PARTITIONS)(seals)  # the late answers have settled nothing
                     for delivery in two.deliveries:
                         delivery.ack()
-                    await sealed(shared_nats.url, store_name, unsettled(0))
+                    await until_sealed(shared_nats.url, store_name, unsettled(0, PARTITIONS))
             finally:
                 await asyncio.to_thread(first.resume)
 
@@ -189,13 +168,13 @@ async def test_a_bucket_that_is_deleted_is_filled_again(
         async with following(agent, store_name, changes_only=True) as one:
             await asyncio.to_thread(writer.put, store_name, "list", "a", "1")
             await one.values({"a": "1"})
-            await sealed(nats_server.url, store_name, unsettled(0))
+            await until_sealed(nats_server.url, store_name, unsettled(0, PARTITIONS))
             client = await nats.connect(nats_server.url)
             await client.jetstream().delete_stream(f"KV_{names.groups_bucket(store_name)}")
             await client.close()
             await asyncio.to_thread(writer.put, store_name, "list", "a", "2")
             await one.values({"a": "2"})
-            await sealed(nats_server.url, store_name, unsettled(0))
+            await until_sealed(nats_server.url, store_name, unsettled(0, PARTITIONS))
             assert len(one.deliveries) == 2
 
 
@@ -251,7 +230,7 @@ async def test_a_full_bucket_stops_no_group(
             group = await status_until(agent, store_name, lambda group: not group["durable"])
             assert "the bucket of groups takes no seal: " in group["not_durable_because"]
             await client.jetstream().update_stream(config)
-            await sealed(nats_server.url, store_name, unsettled(0))
+            await until_sealed(nats_server.url, store_name, unsettled(0, PARTITIONS))
             await asyncio.to_thread(writer.put, store_name, "list", "a", "2")
             await one.values({"a": "2"})
             assert len(one.deliveries) == 2
@@ -268,11 +247,11 @@ async def test_seals_are_written_again_once_nats_is_back(
         async with following(agent, store_name, answer=unanswered.append, changes_only=True) as one:
             await asyncio.to_thread(writer.put, store_name, "list", "a", "1")
             await one.values({"a": "1"})
-            await sealed(nats_server.url, store_name, unsettled(1))
+            await until_sealed(nats_server.url, store_name, unsettled(1, PARTITIONS))
             await asyncio.to_thread(nats_server.kill)
             unanswered[0].ack()
             await asyncio.to_thread(nats_server.start)
-            await sealed(nats_server.url, store_name, unsettled(0))
+            await until_sealed(nats_server.url, store_name, unsettled(0, PARTITIONS))
             assert len(one.deliveries) == 1
 
 
@@ -283,7 +262,7 @@ async def test_a_group_that_is_reset_begins_with_every_row(
     url = shared_nats.url
     with AgentProcess(tmp_path, nats_url=url, options=("--id", "reset", "--linger", "0.2")) as agent:
         async with following(agent, store_name, changes_only=True) as one:
-            await sealed(url, store_name, unsettled(0))
+            await until_sealed(url, store_name, unsettled(0, PARTITIONS))
             with pytest.raises(InUseError, match=f"group g of {store_name}/list is delivered by process"):
                 await reset_group(url, store_name, "list", "g")
             assert await reset_group(url, store_name, "list", "g", force=True) == PARTITIONS
@@ -291,7 +270,7 @@ async def test_a_group_that_is_reset_begins_with_every_row(
             await write(c="1")
             await one.values({"c": "1"})
         await asyncio.to_thread(agent.process.wait_until, lambda: not agent.status()["groups"])
-        await sealed(url, store_name, lambda seals: all(each.lease is None for each in seals))
+        await until_sealed(url, store_name, lambda seals: all(each.lease is None for each in seals))
         await reset_group(url, store_name, "list", "g")
         async with following(agent, store_name, changes_only=True) as one:
             await one.values({"a": "1", "b": "1", "c": "1"})

@@ -10,12 +10,13 @@ import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from ringcast import Change
 from ringcast.dispatch import Consumer, Delivery
-from ringcast_wire import Row
+from ringcast.groups import HeldPartition, read_groups
+from ringcast_wire import Row, UnavailableError
 
 from ringcast_testkit._agent import AgentProcess
 from ringcast_testkit._process import PATIENCE_S, ServerFailedError, place_of
@@ -172,3 +173,23 @@ async def _main(address: str, store: str, name: str, what: str) -> None:
 
 if __name__ == "__main__":
     asyncio.run(_main(*sys.argv[1:]))
+
+
+async def until_sealed(url: str, store: str, condition: Callable[[tuple[HeldPartition, ...]], bool]) -> None:
+    """Waits until the seals of the store's one group are as wanted."""
+    async with asyncio.timeout(2 * PATIENCE_S):
+        while True:
+            with suppress(UnavailableError):  # as long as there is no bucket
+                if any(condition(group.partitions) for group in await read_groups(url, store)):
+                    return
+            await asyncio.sleep(0.05)
+
+
+def unsettled(count: int, partitions: int) -> Callable[[tuple[HeldPartition, ...]], bool]:
+    """Whether seals of so many partitions say that all but so many changes are settled, up to the heads."""
+
+    def condition(seals: tuple[HeldPartition, ...]) -> bool:
+        known = [each.behind for each in seals if each.behind is not None]  # a claim alone says nothing
+        return len(known) == partitions and sum(known) == count
+
+    return condition

@@ -68,9 +68,13 @@ EXPORTS = {
     "config.fetch.>": STREAMED,
     "config.dead.>": "",
     "config.replayed.>": "",
+    "config.reported.>": "",
 }
-REPLAYS = "config.replay.*.*"
-"""What the config service says to workers, who hear it for their keys alone."""
+REQUESTS = ("config.replay.*.*", "config.report.*.*")
+"""What the config service and the tools ask of workers, who hear it for their keys alone."""
+TOOL_REQUESTS = "config.report.>"
+REPORTS = "config.reported.*.*.*.*"
+"""What workers answer to the tools, through the account of the streams."""
 MOST_CONNECTIONS = {"WORKERS": 9_000, "TOOLS": 100}
 """Of ``max_connections`` in nats.conf, so that there is always room for the config service."""
 DYNAMIC_INBOXES = "*.*"
@@ -158,7 +162,9 @@ def make(
     for subject, more in EXPORTS.items():
         to = "WORKERS, TOOLS" if subject in FOR_TOOLS else "WORKERS"
         yield f'      {{ service: "{subject}", {more + ", " if more else ""}accounts: [{to}] }}'
-    yield from (f'      {{ stream: "{subject}", accounts: [WORKERS] }}' for subject in (REPLAYS, *inboxes))
+    yield f'      {{ service: "{TOOL_REQUESTS}", accounts: [TOOLS] }}'
+    yield from (f'      {{ stream: "{subject}", accounts: [WORKERS] }}' for subject in (*REQUESTS, *inboxes))
+    yield f'      {{ stream: "{REPORTS}", accounts: [TOOLS] }}'
     yield "    ]"
     yield "  }"
     yield "  WORKERS: {"
@@ -166,14 +172,15 @@ def make(
     yield from indented(4, users(theirs, variables, nkeys))
     yield "    imports: ["
     yield from map(imported, EXPORTS)
-    yield from (f'      {{ stream: {{ account: RINGCAST, subject: "{each}" }} }}' for each in (REPLAYS, *inboxes))
+    yield from (f'      {{ stream: {{ account: RINGCAST, subject: "{each}" }} }}' for each in (*REQUESTS, *inboxes))
     yield "    ]"
     yield "  }"
     yield "  TOOLS: {"
     yield f"    limits: {{ max_connections: {MOST_CONNECTIONS['TOOLS']} }}"
     yield from indented(4, users([tools], variables, nkeys))
     yield "    imports: ["
-    yield from map(imported, FOR_TOOLS)
+    yield from map(imported, (*FOR_TOOLS, TOOL_REQUESTS))
+    yield f'      {{ stream: {{ account: RINGCAST, subject: "{REPORTS}" }} }}'
     yield "    ]"
     yield "  }"
     if not callout:

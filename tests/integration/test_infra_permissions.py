@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from nats.js import api
 from nats.js.errors import APIError, NotFoundError
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, attempt
+from ringcast.fleet import FleetReader
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, attempt, until
 from ringcast_wire import limits, names
 
 from tests.integration.infra_nats import WORKER_API, Bus, InfraNats, connected, prepared_service
@@ -83,14 +84,18 @@ async def worker(server: InfraNats, service: ConfigServiceProcess) -> AsyncItera
         names.replay_subject("gateway", "blocklist"),
         names.replayed_subject("gateway", "blocklist", OTHER),
         names.replayed_subject("gateway", "elsewhere", ME),
+        names.report_subject("gateway", "blocklist"),
+        names.reported_subject("gateway", "blocklist", OTHER, "r"),
+        names.reported_subject("gateway", "elsewhere", ME, "r"),
+        names.reported_subject("other", "blocklist", ME, "r"),
         "anything",
     ],
 )
 @attempt(
     "a worker",
-    "write events, settings, leases, slots, group positions or dead letters of others; register in the cluster; call "
-    "JetStream beyond its own consumer; ask for stores and keys that are not its own",
-    "NATS refuses each of 42 subjects: permissions violation",
+    "write events, settings, leases, slots, group positions, dead letters or reports of others; register in the "
+    "cluster; call JetStream beyond its own consumer; ask for stores and keys that are not its own",
+    "NATS refuses each of 46 subjects: permissions violation",
 )
 async def test_a_worker_may_not_publish(worker: Bus, subject: str) -> None:
     await worker.nc.publish(subject, b"x", reply=worker.nc.new_inbox())
@@ -115,14 +120,17 @@ async def test_a_worker_may_not_publish(worker: Bus, subject: str) -> None:
         names.replay_subject("other", "blocklist"),
         "config.replay.>",
         names.REPLAYED_SUBJECTS,
+        names.report_subject("gateway", "elsewhere"),
+        "config.report.>",
+        names.reported_subject("gateway", "blocklist", "*", "*"),
         "_R_.>",
         ">",
     ],
 )
 @attempt(
     "a worker",
-    "listen to fetches, replays, inboxes, acknowledgements or buckets of others, or to everything",
-    "NATS refuses each of 16 subjects: permissions violation",
+    "listen to fetches, replays, reports, inboxes, acknowledgements or buckets of others, or to everything",
+    "NATS refuses each of 19 subjects: permissions violation",
 )
 async def test_a_worker_may_not_listen(worker: Bus, subject: str) -> None:
     await worker.nc.subscribe(subject)
@@ -166,6 +174,47 @@ async def test_the_service_may_not_listen(operator: Bus, subject: str) -> None:
     await operator.nc.subscribe(subject)  # to fetches only as one of its group
     (reason,) = await operator.refused()
     assert "permissions violation for subscription" in reason
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        names.reported_subject("gateway", "blocklist", ME, "r"),
+        names.report_subject("other", "blocklist"),
+        f"{WORKER_API}.DIRECT.GET.{STREAM}",
+        f"{WORKER_API}.DIRECT.GET.{names.notify_stream('other')}.{names.notify_subject('other', 'blocklist', 0)}",
+        EVENT,
+    ],
+)
+@attempt(
+    "a tool (its user on NATS)",
+    "answer for a worker, ask workers of other stores, read events but the last of a partition, or write one",
+    "NATS refuses each of 5 subjects: permissions violation",
+)
+async def test_a_tool_may_not_publish(server: InfraNats, service: ConfigServiceProcess, subject: str) -> None:
+    async with connected(server, "tools") as bus:
+        await bus.nc.publish(subject, b"x", reply=bus.nc.new_inbox())
+        (reason,) = await bus.refused()
+    assert "permissions violation for publish" in reason
+
+
+async def test_a_tool_may_ask_workers_how_far_they_are(
+    server: InfraNats, service: ConfigServiceProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Request and answers go from account to account."""
+    for name, value in {**server.login("tools"), "jetstream_api": WORKER_API}.items():
+        monkeypatch.setenv(f"RINGCAST_{name.upper()}", value)
+    async with server.worker(ME) as me, server.worker(OTHER) as other, FleetReader.open(server.url) as reader:
+        for worker in (me, other):
+            await worker.wait_ready(timeout_s=PATIENCE_S)
+        await until(lambda: len(me.owned("blocklist")) + len(other.owned("blocklist")) == 4)
+        found = await reader.lag("gateway", "blocklist", patience_s=PATIENCE_S)
+        answers = await reader.row("gateway", "blocklist", "row1", patience_s=PATIENCE_S)
+    assert [each.worker_id for each in found.workers if each.answered] == [ME, OTHER]
+    assert (found.silent, found.behind) == ((), 0)
+    assert answers.published
+    owners = [report.row.owned for report in answers.round.reports.values() if report.row is not None]
+    assert sorted(owners) == [False, True]
 
 
 async def test_what_a_worker_needs_is_not_refused(worker: Bus) -> None:

@@ -215,7 +215,7 @@ def notify_stream_subjects(store: str) -> str:
     return f"config.notify.{store}.*.*"
 
 
-def notify_subject(store: str, config_key: str, partition: int) -> str:
+def notify_subject(store: str, config_key: str, partition: int | str) -> str:
     """Subject of the events of one partition."""
     return f"config.notify.{store}.{config_key}.{partition}"
 
@@ -279,6 +279,28 @@ def parse_replayed_subject(subject: str) -> tuple[str, str, str]:
     """
     store, config_key, worker_id = _tokens(subject, "config.replayed.")
     return store, config_key, worker_id
+
+
+def report_subject(store: str, config_key: str) -> str:
+    """Where workers of a key are asked how far they are."""
+    return f"config.report.{store}.{config_key}"
+
+
+def reported_subject(store: str, config_key: str, worker_id: str, round_id: str) -> str:
+    """Where a worker says how far it is, in one round; by permission it says so for itself alone."""
+    return f"config.reported.{store}.{config_key}.{worker_id}.{round_id}"
+
+
+def parse_reported_subject(subject: str) -> str:
+    """The worker that a report is from.
+
+    Raises:
+        ProtocolError: the subject is not that of a report.
+    """
+    parts = subject.split(".")
+    if len(parts) != 6 or parts[:2] != ["config", "reported"] or not _NAME.fullmatch(parts[4]):
+        raise ProtocolError(f"subject {shown(subject)} is not of the form {reported_subject('*', '*', '*', '*')}")
+    return parts[4]
 
 
 def fetch_subject(store: str, config_key: str, what: int | str) -> str:

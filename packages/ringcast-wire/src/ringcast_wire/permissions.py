@@ -99,9 +99,9 @@ def callout_user() -> User:
 
 
 def tools_user(stores: Sequence[str]) -> User:
-    """`ringcast topology` and `groups`: reads the buckets of the stores, with requests alone, and writes the seals of
-    groups (`ringcast groups reset`) and what operators want of keys of exclusive ownership. It can make nothing else on
-    the server."""
+    """`ringcast topology`, `groups`, `lag` and `why`: reads the buckets of the stores, with requests alone, asks
+    workers how far they are, and writes the seals of groups (`ringcast groups reset`) and what operators want of keys
+    of exclusive ownership. It may read the last event of each partition. It can make nothing else on the server."""
     kinds = (names.meta_bucket, names.nodes_bucket, names.groups_bucket, names.owners_bucket, names.wishes_bucket)
     of_stores = [make(store) for make in kinds for store in stores]
     buckets = [names.LEASES_BUCKET, *of_stores]
@@ -111,8 +111,12 @@ def tools_user(stores: Sequence[str]) -> User:
     for store in stores:
         wishes = f"$KV.{names.wishes_bucket(store)}.{names.wishes_key('*')}"
         publish += [wishes, f"{WORKER_API}.DIRECT.GET.KV_{names.wishes_bucket(store)}.{wishes}"]
-    why = "For `ringcast topology` and `groups`: reads who takes part, resets groups, writes pins and drains."
-    return User(TOOLS, publish, [f"{names.TOOLS_INBOX_PREFIX}.>"], why)
+        publish.append(names.report_subject(store, "*"))
+        events = names.notify_subject(store, "*", "*")
+        publish.append(f"{WORKER_API}.DIRECT.GET.{names.notify_stream(store)}.{events}")
+    why = "For `ringcast topology`, `groups` and `lag`: reads who takes part, resets groups, writes pins and drains."
+    listen = [f"{names.TOOLS_INBOX_PREFIX}.>", *(names.reported_subject(store, "*", "*", "*") for store in stores)]
+    return User(TOOLS, publish, listen, why)
 
 
 def cluster_tools_user() -> User:
@@ -132,7 +136,7 @@ def worker_user(worker: Worker, *, prefix: str, partitions: int) -> User:
     publish = worker_subjects(worker, prefix=prefix, partitions=partitions)
     for store, keys in worker.stores.items():
         publish += owner_subjects(worker.worker_id, store, keys)
-    listen = [inbox, *replays_of(worker)]
+    listen = [inbox, *requests_to(worker)]
     return User(worker.worker_id, publish, listen, f"A worker of {worker.told}.")
 
 
@@ -147,13 +151,14 @@ def agent_user(agent: Worker, *, prefix: str, partitions: int) -> User:
         publish += worker_subjects(worker, prefix=prefix, partitions=partitions)
     inboxes = [f"{names.inbox_prefix(name)}.>" for name in agent_names(agent)]
     why = f"A heartbeat agent of {agent.told}."
-    listen = [*inboxes, *replays_of(agent)]
+    listen = [*inboxes, *requests_to(agent)]
     return User(agent.worker_id, list(dict.fromkeys(publish)), listen, why)
 
 
-def replays_of(worker: Worker) -> list[str]:
-    """Where it is asked to hand rows of dead letters over again."""
-    return [names.replay_subject(store, key) for store, keys in worker.stores.items() for key in keys]
+def requests_to(worker: Worker) -> list[str]:
+    """Where it is asked to hand rows of dead letters over again, and how far it is."""
+    subjects = (names.replay_subject, names.report_subject)
+    return [subject(store, key) for store, keys in worker.stores.items() for key in keys for subject in subjects]
 
 
 def agent_workers(agent: Worker) -> list[Worker]:
@@ -232,6 +237,7 @@ def store_subjects(worker_id: str, store: str, keys: Sequence[str], *, prefix: s
         yield names.fetch_subject(store, key, "*")
         yield names.dead_key_subjects(store, key)
         yield names.replayed_subject(store, key, worker_id)
+        yield names.reported_subject(store, key, worker_id, "*")
     # One more than it can fill: a starting worker deletes old consumers until there is none.
     filled = -(-partitions * len(keys) // limits.MAX_FILTERS_PER_CONSUMER)
     for index in range(filled + 1):

@@ -29,7 +29,7 @@ from ringcast_wire import (
 from ringcast_wire.migrating import Step, unguarded
 from ringcast_wire.owner_records import Phase, Rule, Session, Table
 
-from ringcast._bus.tools import answered_within, ask, open_bus, read_bucket
+from ringcast._bus.tools import ToolBus, answered_within, ask, open_bus, read_bucket
 from ringcast._coordination.sticky_view import KeyRecords, key_records
 from ringcast._protocol.assignment import owners
 from ringcast._protocol.kv_mirror import Entry
@@ -150,6 +150,11 @@ async def read_topology(
     return found
 
 
+async def topology_over(client: ToolBus, store: str, key: str, *, timeout_s: float) -> Topology:
+    """As :func:`read_topology`, over a connection that is there; a key that nobody knows has no members here."""
+    return _topology(await _read_over(client, names.check_name("store", store), f"{key}.>", timeout_s), store, key)
+
+
 async def read_topologies(
     servers: str | Sequence[str] | None, store: str, *, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> list[Topology]:
@@ -180,22 +185,25 @@ async def _read(servers: Sequence[str], store: str, keys: str, timeout_s: float)
         open_bus(servers, timeout_s=timeout_s, name="ringcast-topology") as client,
         answered_within(servers, timeout_s),
     ):
+        return await _read_over(client, store, keys, timeout_s)
 
-        async def read(bucket: str, pattern: str = ">") -> dict[str, bytes] | None:
-            return await read_bucket(client, bucket, pattern, timeout_s=timeout_s)
 
-        meta = await read(names.meta_bucket(store))
-        if meta is None:
-            raise UnknownStoreError(f"store {store!r} does not exist", field="store")
-        settings = StoreSettings.from_kv(meta)
-        leases = await read(names.LEASES_BUCKET) or {}
-        if not _is_exclusive(settings):
-            nodes = await read(names.nodes_bucket(store), keys) or {}
-            step = decode_migration(meta[names.META_MIGRATION]) if names.META_MIGRATION in meta else None
-            planned = await read(names.owners_bucket(store), keys) if step is not None and step.is_on else None
-            return _Buckets(settings, nodes, leases, planned or {}, {}, step)
-        owners = await read(names.owners_bucket(store), keys)
-        wishes = await read(names.wishes_bucket(store), keys)
+async def _read_over(client: ToolBus, store: str, keys: str, timeout_s: float) -> _Buckets:
+    async def read(bucket: str, pattern: str = ">") -> dict[str, bytes] | None:
+        return await read_bucket(client, bucket, pattern, timeout_s=timeout_s)
+
+    meta = await read(names.meta_bucket(store))
+    if meta is None:
+        raise UnknownStoreError(f"store {store!r} does not exist", field="store")
+    settings = StoreSettings.from_kv(meta)
+    leases = await read(names.LEASES_BUCKET) or {}
+    if not _is_exclusive(settings):
+        nodes = await read(names.nodes_bucket(store), keys) or {}
+        step = decode_migration(meta[names.META_MIGRATION]) if names.META_MIGRATION in meta else None
+        planned = await read(names.owners_bucket(store), keys) if step is not None and step.is_on else None
+        return _Buckets(settings, nodes, leases, planned or {}, {}, step)
+    owners = await read(names.owners_bucket(store), keys)
+    wishes = await read(names.wishes_bucket(store), keys)
     if owners is None or wishes is None:
         raise UnavailableError(f"store {store!r} has no bucket of owners: its config service has not made it")
     return _Buckets(settings, {}, leases, owners, wishes)

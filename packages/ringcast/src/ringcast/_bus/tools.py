@@ -12,7 +12,7 @@ import nats
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
-from ringcast_wire import UnavailableError, names, without_passwords
+from ringcast_wire import ChunkAssembler, UnavailableError, error_from_code, names, without_passwords
 
 from ringcast._bus.bus import Message
 from ringcast._bus.kv import EXPECTED, WRONG_SEQUENCE, expected
@@ -150,6 +150,45 @@ async def ask(nc: Client, subject: str, *, timeout_s: float) -> Message | None:
         return await nc.request(subject, timeout=timeout_s)
     except (nats.errors.NoRespondersError, nats.errors.TimeoutError):
         return None
+
+
+async def fetch(nc: Client, subject: str, payload: bytes = b"", *, timeout_s: float) -> bytes:
+    """The whole answer of a config service to a fetch.
+
+    Raises:
+        UnavailableError: no service answers, or not within ``timeout_s``.
+        RingcastError: what the service refused with, or a damaged answer.
+    """
+    inbox, parts = nc.new_inbox(), ChunkAssembler()
+    answers = await nc.subscribe(inbox)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await nc.publish(subject, payload, reply=inbox)
+            async for message in answers.messages:
+                headers = message.headers or {}
+                if headers.get("Status") == _NO_RESPONDERS:
+                    raise UnavailableError("no config service answers: none is running on this NATS")
+                if (code := headers.get(names.HEADER_ERROR)) is not None:
+                    raise error_from_code(code, message.data.decode(errors="replace"))
+                body = parts.add(headers.get(names.HEADER_CHUNK), message.data)
+                if body is not None:
+                    return body
+    except TimeoutError:
+        pass
+    finally:
+        await answers.unsubscribe()
+    raise UnavailableError(f"no config service answered {subject} within {timeout_s:g} s")
+
+
+async def last_event(nc: Client, store: str, key: str, partition: int, *, timeout_s: float) -> bytes | None:
+    """The newest event of a partition that its stream has; ``None`` if it has none, or there is no such stream."""
+    js = nc.jetstream(prefix=resolve_jetstream_api(), timeout=timeout_s)
+    stream, subject = names.notify_stream(store), names.notify_subject(store, key, partition)
+    try:
+        found = await js.get_last_msg(stream, subject, direct=True)
+    except (nats.js.errors.NotFoundError, nats.errors.NoRespondersError):
+        return None
+    return found.data or b""
 
 
 async def _read_page(

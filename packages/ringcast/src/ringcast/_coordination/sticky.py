@@ -211,7 +211,8 @@ class StickyCoordinator:
 
     def report(self, key: str) -> KeyReport:
         """What there is to measure of a key. From any thread."""
-        return self._leaders[key].report()
+        table = self._owned[key].table
+        return self._leaders[key].report()._replace(epoch=table.epoch if table is not None else 0)
 
     @property
     def revision(self) -> int:

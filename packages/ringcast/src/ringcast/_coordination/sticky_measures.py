@@ -24,6 +24,8 @@ class KeyReport(NamedTuple):
     """Records of the store's owners and wishes that could not be read, each revision counted once, of any key."""
     plan_moves: int = 0
     """Of a store that migrates: how many partitions the plan gives to another worker, as the leader has it."""
+    epoch: int = 0
+    """That of the table by which this worker acts; 0 while there is none."""
 
 
 class LeaderMeasures:

@@ -77,7 +77,8 @@ class Attempts:
             if tries_left:
                 if call.lost or isinstance(last, ValueSealedError):  # the same bytes will not open a moment later
                     break
-                facts = {"partition": change.partition, "version": change.version, "error": repr(last)}
+                call.error = repr(last)
+                facts = {"partition": change.partition, "version": change.version, "error": call.error}
                 self._log.warning("handler.failed", **facts, tries_left=tries_left)
                 backoff = backoff or Backoff(random.random, first_s=0.1, most_s=5.0)
                 pause = partial(call.pause, backoff.next_s())

@@ -14,12 +14,14 @@ from ringcast._common.change import Change
 class HandlerCall:
     """A change that the handler has now. ``lost``: its partition belongs to another worker by now."""
 
-    __slots__ = ("_lost_event", "began_s", "change", "lost")
+    __slots__ = ("_lost_event", "began_s", "change", "error", "lost")
 
     def __init__(self, change: Change) -> None:
         self.change = change
         self.began_s = time.monotonic()
         self.lost = False
+        self.error = ""
+        """What the last try has raised; empty while there was none."""
         self._lost_event: asyncio.Event | None = None
 
     def lose(self) -> None:
@@ -78,6 +80,11 @@ class HandlerCalls:
         while any((call.change.partition, call.change.row_id) == (partition, row_id) for call in self._running):
             self._ended.clear()
             await self._ended.wait()
+
+    def of(self, partition: int, row_id: str) -> HandlerCall | None:
+        """The one for a row, if it runs."""
+        calls = (call for call in self._running if call.change.row_id == row_id and call.change.partition == partition)
+        return next(calls, None)
 
     @property
     def count(self) -> int:

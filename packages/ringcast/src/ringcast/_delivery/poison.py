@@ -23,12 +23,14 @@ from ringcast_wire import (
     event_within,
     names,
 )
+from ringcast_wire.reports import RowFailure
 
 from ringcast._bus.bus import TRANSIENT
 from ringcast._common.change import Change, PoisonPolicy
 from ringcast._common.config import WorkerConfig
 from ringcast._common.stats import Stats
 from ringcast._delivery.calls import HandlerCall, HandlerCalls
+from ringcast._delivery.failures import Failures
 
 MAX_BLOCKED_ROWS: Final = 1_024
 """Rows of one key that are held back at once; one more waits, and all that comes after it, until there is room."""
@@ -94,6 +96,7 @@ class Poison:
         self._nonce = secrets.token_hex(8)
         self._blocked: dict[tuple[int, str], _Entry] = {}
         self._room = asyncio.Event()
+        self.failures = Failures()
 
     def hold(self, change: Change) -> bool:
         """Whether the row is held back; this, its newest change, is then held in the place of the last."""
@@ -111,12 +114,20 @@ class Poison:
         match self._config.poison_policy:
             case PoisonPolicy.DROP:
                 self._log.error("change.given_up", action="drop", **facts)
+                self.failures.note(change, RowFailure.DROPPED, repr(error))
             case PoisonPolicy.DEAD_LETTER:
                 self._log.error("change.given_up", action="dead_letter", **facts)
-                await self._send(call, error)
+                self.failures.note(change, RowFailure.SENDING, repr(error))
+                if await self._send(call, error):
+                    self.failures.note(change, RowFailure.DEAD_LETTERED, repr(error))
             case PoisonPolicy.BLOCK:
                 self._log.error("change.given_up", action="block", **facts)
                 await self._block(change, error)
+
+    def blocked_row(self, partition: int, row_id: str) -> BlockedRow | None:
+        """The row if it is held back."""
+        entry = self._blocked.get((partition, row_id))
+        return None if entry is None or entry.replay is not None else BlockedRow(entry.change, entry.error)
 
     def blocked(self) -> list[BlockedRow]:
         """The rows that are held back."""
@@ -136,8 +147,10 @@ class Poison:
                 error = await attempt(change)
                 if error is not None:
                     entry.error = repr(error)
+                    self.failures.note(change, RowFailure.BLOCKED, entry.error)
                     return False
                 if entry.change is change:  # else a newer one came meanwhile
+                    self.failures.settle(change)
                     self._free(place)
         return True
 
@@ -173,6 +186,7 @@ class Poison:
                 if call.lost:
                     break  # whatever it was: the next owner begins with the row
                 if error is None:
+                    self.failures.settle(call.change)
                     answer = replay.answer(ReplayOutcome.HANDLED, call.change)
                 else:
                     answer = await self._replay_failed(call, error, entry, replay)
@@ -199,15 +213,18 @@ class Poison:
                 self._log.error("replay.given_up", action="block", **facts)
                 self._stats.blocked += 1
                 entry.error, entry.replay = repr(error), None
+                self.failures.note(change, RowFailure.BLOCKED, entry.error)
                 return replay.answer(ReplayOutcome.KEPT, change, f"it failed again, and its row is blocked: {error!r}")
             case PoisonPolicy.DEAD_LETTER:
                 self._log.error("replay.given_up", action="dead_letter", **facts)
                 if await self._send(call, error, replay):
+                    self.failures.note(change, RowFailure.DEAD_LETTERED, repr(error))
                     return replay.answer(ReplayOutcome.FAILED_AGAIN, change, repr(error))
                 return replay.answer(ReplayOutcome.KEPT, change, "the partition has gone to another worker")
 
     async def lose(self, partitions: frozenset[int]) -> None:
         """Forgets the rows of partitions that this worker has lost; waits for a handler that has one of them."""
+        self.failures.lose(partitions)
         for place, entry in [(place, entry) for place, entry in self._blocked.items() if place[0] in partitions]:
             async with entry.lock:
                 if self._blocked.get(place) is entry:
@@ -225,6 +242,7 @@ class Poison:
         if self._owned(change.partition):
             self._stats.blocked += 1
             self._blocked[(change.partition, change.row_id)] = _Entry(change, repr(error))
+            self.failures.note(change, RowFailure.BLOCKED, repr(error))
 
     async def _send(self, call: HandlerCall, error: BaseException, replay: Replay | None = None) -> bool:
         """Sends a dead letter until the stream has it, or the partition is lost; returns whether the stream has it."""

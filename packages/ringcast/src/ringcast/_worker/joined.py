@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ringcast_wire import EventLog, Mode, RingcastError, StoreSettings, Strategy, UnavailableError
+from ringcast_wire.reports import assignment_digest
 
 from ringcast._bus.bus import TRANSIENT, Bus, Delivery
 from ringcast._bus.consumers import Consumers, EventDemand
@@ -28,6 +29,7 @@ from ringcast._worker.migrating import MigratingKeys
 from ringcast._worker.participation import Participation
 from ringcast._worker.progress import report_progress
 from ringcast._worker.replays import Replays, ReplayTaker
+from ringcast._worker.reports import Reports
 from ringcast._worker.routes import Routes
 from ringcast._worker.sessions import KeySessions
 from ringcast._worker.store_check import StoreCheck
@@ -142,6 +144,13 @@ class JoinedWorker:
         sticky = self._migrating.coordinator if self._migrating is not None else None
         return sticky.report(key) if sticky is not None else None
 
+    def _assigned(self, key: str) -> str:
+        """What the partitions of a key are shared out by, as a report says it."""
+        if self._context.keys.by_key[key].machine.exclusive and (measured := self.report(key)) is not None:
+            return f"epoch {measured.epoch}"
+        made = self.participation.assignments.get(key)
+        return "" if made is None else assignment_digest(made.owners)
+
     async def run(
         self,
         fetches: FetchClient,
@@ -174,6 +183,16 @@ class JoinedWorker:
         tasks.keep("updates the consumers", self.consumers.run)
         replays = Replays(bus, config, sessions, settings.mode, replay_taker, context.log)
         tasks.keep("replays dead letters", replays.run)
+        reports = Reports(
+            bus,
+            config,
+            sessions,
+            incarnation=context.process.incarnation,
+            assigned=self._assigned,
+            groups=replay_taker is not None,
+            log=context.log,
+        )
+        tasks.keep("answers how far it is", reports.run)
         tasks.keep("checks the settings of the store", self.store_check.run)
         for session in sessions.values():
             tasks.keep(f"compares the head revisions of key {session.key}", session.anti_entropy.run)

@@ -23,6 +23,8 @@ class Participation:
         """Of a store that may migrate: what is told of assignments in place of the sessions,"""
         self.store: MigratingStore | None = None
         """and what follows its steps."""
+        self.assignments: dict[str, Assignment] = {}
+        """The newest one of each key, by the peer rule."""
         self._worker_id = worker_id
         self._sessions = sessions
         self._log = log
@@ -30,6 +32,7 @@ class Participation:
     def assign(self, assignment: Assignment, trigger: Trigger) -> None:
         """The partitions of a key are assigned in another way."""
         key, partitions = assignment.key, assignment.of(self._worker_id)
+        self.assignments[key] = assignment
         if self.migrating is None or self.store is None:
             self._sessions[key].ownership.assign(partitions, trigger)
         else:

@@ -1,0 +1,221 @@
+"""The messages of the report round: MessagePack arrays with the wire version first, as all messages on the bus."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
+
+from ringcast_wire._errors import InvalidInputError, ProtocolError
+from ringcast_wire._limits import KIB, MAX_PARTITIONS
+from ringcast_wire._messages import WIRE_VERSION
+from ringcast_wire._rows import check_row_id
+
+MAX_REPORT_BYTES: Final = 64 * KIB
+"""A report as bytes, all its chunks together: 4096 partitions at the highest revisions, and all texts, take less."""
+MAX_REPORT_TEXT: Final = 512
+"""Characters of an error, or of another sentence, in a report."""
+_MOST_MS: Final = 2**53 - 1
+
+_Text = Annotated[str, msgspec.Meta(max_length=MAX_REPORT_TEXT)]
+_Name = Annotated[str, msgspec.Meta(max_length=64)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
+_Ms = Annotated[int, msgspec.Meta(ge=0, le=_MOST_MS)]
+_Revision = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Partition = Annotated[int, msgspec.Meta(ge=0, lt=MAX_PARTITIONS)]
+_RoundId = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{16}\Z")]
+
+
+class WorkerKind(StrEnum):
+    """To what a worker hands changes over."""
+
+    APPLICATION = "application"
+    GROUPS = "groups"
+    """A heartbeat agent, for the groups of its consumers: how far these are, their positions say."""
+    OBSERVER = "observer"
+    """It follows every partition and owns none."""
+
+
+class RowFailure(StrEnum):
+    """What has become of a change that the handler did not take."""
+
+    RETRYING = "retrying"
+    """The handler has failed, and is called again."""
+    DROPPED = "dropped"
+    DEAD_LETTERED = "dead_lettered"
+    SENDING = "sending"
+    """It is given up, and the stream of dead letters has not taken it yet."""
+    BLOCKED = "blocked"
+
+
+class ReportRequest(msgspec.Struct, frozen=True, array_like=True):
+    """Asks the workers of a key how far they are, and where a ``row_id`` is given, what they know of that row."""
+
+    wire_version: int
+    round_id: _RoundId
+    row_id: str = ""
+
+
+class RowReport(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker knows of one row. Times are milliseconds, revisions those of the row's partition.
+
+    ``state``: that of the partition, empty where the worker does not hold it. ``heard``: the highest revision that the
+    worker knows of. ``version``: that of the row as the worker holds it, 0 for none. ``calling_ms``: how long the
+    handler has had the row, 0 if it has not. ``ahead``: another row that the handler has had for ``ahead_ms``, the
+    longest of all. ``failure`` is about ``failed_version`` of the row, and happened ``failed_ms`` ago.
+    """
+
+    partition: _Partition
+    owned: bool
+    state: _Name = ""
+    delivered: bool = False
+    """Whether the server has confirmed that it delivers the partition's events."""
+    heard: _Revision = 0
+    applied: _Revision = 0
+    version: _Revision = 0
+    calling_ms: _Ms = 0
+    ahead: _Text = ""
+    ahead_ms: _Ms = 0
+    failure: RowFailure | None = None
+    failed_version: _Revision = 0
+    failed_ms: _Ms = 0
+    error: _Text = ""
+
+
+class WorkerReport(msgspec.Struct, frozen=True, array_like=True):
+    """How far one worker is with a key: what it has in memory at the moment at which it answers.
+
+    ``spans`` are the partitions that it owns, ascending: first, count, first, count, …; ``applied`` has for each of
+    them the revision up to which every change has been through the handler. ``assignment``: :func:`assignment_digest`
+    of the owners that it computed, or ``epoch N`` for the table that it acts by in a store of exclusive ownership;
+    empty where it owns all, or none was made. Counts are since the start, but for ``blocked``. Times are milliseconds.
+    """
+
+    wire_version: int
+    round_id: _RoundId
+    incarnation: _Name
+    build: _Name
+    """The version of the package ``ringcast``."""
+    clock_ms: _Ms
+    """The worker's wall clock."""
+    kind: WorkerKind
+    assignment: _Name
+    history: _Name
+    spans: Annotated[list[int], msgspec.Meta(max_length=MAX_PARTITIONS)]
+    applied: Annotated[list[_Revision], msgspec.Meta(max_length=MAX_PARTITIONS)]
+    loading: _Count = 0
+    """Owned partitions whose rows are still to be fetched and handed over."""
+    blocked: _Count = 0
+    """Rows that are held back now."""
+    dead_lettered: _Count = 0
+    dropped: _Count = 0
+    unopened: _Count = 0
+    """Encrypted values that could not be opened."""
+    oldest_ms: _Ms = 0
+    """How long ago the oldest event was stored that has come and is not applied; 0 for none."""
+    stale_ms: _Ms = 0
+    handler_ms: _Ms = 0
+    """How long the handler has had a change, the longest of all."""
+    failing: _Text = ""
+    """Why the worker can't be registered for the key, or gets no events of it."""
+    refused: _Text = ""
+    """Why it does not take the service's history of the key."""
+    last_error: _Text = ""
+    """The newest error of the handler, with the row that it was for."""
+    last_error_ms: _Ms = 0
+    """How long ago that was."""
+    row: RowReport | None = None
+
+    def partitions(self) -> Iterator[tuple[int, int]]:
+        """Each owned partition with its applied revision."""
+        return zip(_partitions(self.spans), self.applied, strict=True)
+
+
+_request = msgspec.msgpack.Decoder(ReportRequest)
+_report = msgspec.msgpack.Decoder(WorkerReport)
+_pack = msgspec.msgpack.Encoder()
+
+
+def encode_report(message: ReportRequest | WorkerReport) -> bytes:
+    """A request or a report as bytes."""
+    return _pack.encode(message)
+
+
+def decode_report_request(data: bytes) -> ReportRequest:
+    """Reads a request.
+
+    Raises:
+        ProtocolError: it is not one.
+    """
+    try:
+        request = _request.decode(data)
+        if request.row_id:
+            check_row_id(request.row_id)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, InvalidInputError) as error:
+        raise ProtocolError(f"request for a report of {len(data)} bytes can't be read: {error}") from error
+    _require_version(request.wire_version, "request for a report")
+    return request
+
+
+def decode_report(data: bytes) -> WorkerReport:
+    """Reads a report.
+
+    Raises:
+        ProtocolError: it is not one, or its partitions are not ascending, or not as many as its revisions.
+    """
+    try:
+        report = _report.decode(data)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"report of {len(data)} bytes can't be read: {error}") from error
+    _require_version(report.wire_version, "report")
+    _check_spans(report.spans, len(report.applied))
+    return report
+
+
+def spans_of(numbers: Iterable[int]) -> list[int]:
+    """Ascending numbers as first, count, first, count, …"""
+    spans: list[int] = []
+    following = -1
+    for number in numbers:
+        if number == following:
+            spans[-1] += 1
+        else:
+            spans += (number, 1)
+        following = number + 1
+    return spans
+
+
+def assignment_digest(owners: Sequence[str | None]) -> str:
+    """The same for all that computed the same owners, and so from the same membership. By partition number."""
+    text = "\n".join(owner or "" for owner in owners)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def clipped(text: str) -> str:
+    """``text``, or as much of its beginning as a report takes."""
+    return text if len(text) <= MAX_REPORT_TEXT else text[: MAX_REPORT_TEXT - 1] + "…"
+
+
+def _partitions(spans: Sequence[int]) -> Iterator[int]:
+    for first, count in zip(spans[::2], spans[1::2], strict=True):
+        yield from range(first, first + count)
+
+
+def _check_spans(spans: Sequence[int], revisions: int) -> None:
+    beyond = total = 0
+    if len(spans) % 2:
+        raise ProtocolError(f"report lists its partitions in {len(spans)} numbers: these must be pairs")
+    for first, count in zip(spans[::2], spans[1::2], strict=True):
+        if first < beyond or count < 1 or first + count > MAX_PARTITIONS:
+            raise ProtocolError(f"report lists {count} partitions from {first}, after those up to {beyond}")
+        beyond, total = first + count, total + count
+    if total != revisions:
+        raise ProtocolError(f"report has {revisions} revisions for {total} partitions")
+
+
+def _require_version(version: int, what: str) -> None:
+    if version != WIRE_VERSION:
+        raise ProtocolError(f"{what} has wire version {version}: this build speaks {WIRE_VERSION}")

@@ -1,0 +1,256 @@
+"""Asks the workers of a key how far they are: one request, and an answer of each."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeAlias
+
+from ringcast_wire import _names as names
+from ringcast_wire._chunks import ChunkAssembler
+from ringcast_wire._errors import LimitExceededError, ProtocolError, RingcastError
+from ringcast_wire._limits import MIB
+from ringcast_wire._messages import WIRE_VERSION
+from ringcast_wire._report_messages import (
+    MAX_REPORT_BYTES,
+    ReportRequest,
+    WorkerReport,
+    clipped,
+    decode_report,
+    encode_report,
+)
+from ringcast_wire._rows import check_row_id
+from ringcast_wire._waits import event_before
+
+JOIN_WITHIN_S: Final = 0.05
+"""A call for a key that is being asked since no longer than that shares the answers."""
+MAX_ROUNDS: Final = 64
+"""Rounds of one asker that are under way at once."""
+MAX_ANSWERS: Final = 1_024
+"""Workers whose answers one round takes; 200 own partitions of a key at most, others may observe it, or have all."""
+MAX_MESSAGES: Final = 64
+"""Messages of one worker in one round: the chunks of its report."""
+MAX_ROUND_BYTES: Final = 32 * MIB
+"""Bytes of all answers of one round."""
+_QUIET_S: Final = 0.25
+_Taken: TypeAlias = Callable[["ReportMessage"], Awaitable[None]]
+
+
+class ReportMessage(Protocol):
+    """A message that came."""
+
+    @property
+    def subject(self) -> str: ...
+
+    @property
+    def data(self) -> bytes: ...
+
+    @property
+    def headers(self) -> dict[str, str] | None: ...
+
+
+class ReportSubscription(Protocol):
+    """What ends a subscription."""
+
+    async def unsubscribe(self) -> None: ...
+
+
+class ReportBus(Protocol):
+    """A connection to the bus; the client of NATS is one."""
+
+    async def subscribe(self, subject: str, *, cb: _Taken) -> ReportSubscription: ...
+
+    async def publish(self, subject: str, payload: bytes) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRound:
+    """What came of one round. ``reports`` is by worker id, and so is ``unreadable``: why an answer can't be read.
+
+    ``silent``: the expected workers that have not answered. ``left_out``: messages past a limit, or of no worker.
+    """
+
+    reports: Mapping[str, WorkerReport]
+    silent: tuple[str, ...]
+    unreadable: Mapping[str, str]
+    left_out: int
+    took_s: float
+
+
+class ReportAsker:
+    """Asks over one connection. Calls for the same key and row at about the same time share one round."""
+
+    def __init__(self, bus: ReportBus) -> None:
+        self._bus = bus
+        self._newest: dict[tuple[str, str, str], _Round] = {}
+        self._under_way = 0
+
+    async def ask(
+        self,
+        store: str,
+        key: str,
+        expected: Collection[str] | None,
+        *,
+        row_id: str = "",
+        timeout_s: float = 2.0,
+        quiet_s: float = _QUIET_S,
+    ) -> ReportRound:
+        """Returns once all ``expected`` workers have answered, at the latest after ``timeout_s``.
+
+        ``expected=None``: it is not known which workers there are, as in mode FULL. Then it returns once no answer has
+        come for ``quiet_s``. ``row_id``: what each knows of this row is in its report.
+
+        An answer is never older than ``JOIN_WITHIN_S`` before the call. Errors of the bus are raised as they are.
+
+        Raises:
+            LimitExceededError: ``MAX_ROUNDS`` are under way.
+        """
+        place = (names.check_name("store", store), names.check_name("key", key), row_id and check_row_id(row_id))
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        current = self._newest.get(place)
+        if current is None or began > current.began + JOIN_WITHIN_S:
+            if self._under_way >= MAX_ROUNDS:
+                raise LimitExceededError(f"{MAX_ROUNDS} report rounds are under way: no more are begun at once")
+            current = self._newest[place] = _Round(began)
+        due = began + timeout_s
+        waiter = current.wait_for(expected)
+        try:
+            await self._begin(current, place)
+            while not waiter.done.is_set():
+                until = due if expected is not None else min(due, current.last + quiet_s)
+                if loop.time() >= until:
+                    break
+                await event_before(waiter.done, until)
+            if current.failure is not None:
+                raise current.failure
+            silent = tuple(sorted(waiter.missing))
+            return ReportRound(
+                dict(current.reports), silent, dict(current.unreadable), current.left_out, loop.time() - began
+            )
+        finally:
+            current.waiters.discard(waiter)
+            if not current.waiters:
+                if self._newest.get(place) is current:
+                    del self._newest[place]
+                await self._end(current)
+
+    async def _begin(self, current: _Round, place: tuple[str, str, str]) -> None:
+        if current.is_begun:
+            return
+        current.is_begun = True
+        self._under_way += 1
+        store, key, row_id = place
+        try:
+            answers = names.reported_subject(store, key, "*", current.id)
+            current.subscription = await self._bus.subscribe(answers, cb=current.take)
+            request = encode_report(ReportRequest(WIRE_VERSION, current.id, row_id))
+            await self._bus.publish(names.report_subject(store, key), request)
+        except BaseException as error:
+            # Those that share the round are not cancelled with this one: to them it has failed.
+            if self._newest.get(place) is current:
+                del self._newest[place]
+            cancelled = isinstance(error, asyncio.CancelledError)
+            current.fail(ConnectionError("the round was cancelled before its request was sent") if cancelled else error)
+            raise
+
+    async def _end(self, current: _Round) -> None:
+        if not current.is_begun:
+            return
+        current.is_begun = False
+        self._under_way -= 1
+        if current.subscription is not None:
+            await current.subscription.unsubscribe()
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    missing: set[str]
+    is_open: bool
+    """Whether more may answer than are expected."""
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class _Round:
+    """The answers to one request, for all that wait for them."""
+
+    def __init__(self, began: float) -> None:
+        self.id = secrets.token_hex(8)
+        self.began = self.last = began
+        self.is_begun = False
+        self.failure: BaseException | None = None
+        self.subscription: ReportSubscription | None = None
+        self.waiters: set[_Waiter] = set()
+        self.reports: dict[str, WorkerReport] = {}
+        self.unreadable: dict[str, str] = {}
+        self.left_out = 0
+        self._parts: dict[str, ChunkAssembler] = {}
+        self._messages: dict[str, int] = {}
+        self._bytes = 0
+
+    def wait_for(self, expected: Collection[str] | None) -> _Waiter:
+        """Those of ``expected`` whose answer is still to come are waited for."""
+        missing = set(expected or ()) - self.reports.keys() - self.unreadable.keys()
+        waiter = _Waiter(missing, expected is None)
+        self.waiters.add(waiter)
+        if not missing and expected is not None:
+            waiter.done.set()
+        return waiter
+
+    def fail(self, error: BaseException) -> None:
+        """No answer will come."""
+        self.failure = error
+        for waiter in self.waiters:
+            waiter.done.set()
+
+    async def take(self, message: ReportMessage) -> None:
+        """Takes a message in."""
+        try:
+            worker_id = names.parse_reported_subject(message.subject)
+        except ProtocolError:
+            self.left_out += 1
+            return
+        if not self._has_room(worker_id, len(message.data)):
+            self.left_out += 1
+            return
+        try:
+            report = self._read(worker_id, message)
+        except RingcastError as error:
+            self.unreadable[worker_id] = clipped(str(error))
+            self._answered(worker_id)
+        else:
+            if report is not None:
+                self.reports[worker_id] = report
+                self._answered(worker_id)
+
+    def _has_room(self, worker_id: str, size: int) -> bool:
+        """Counts a message. One of a worker that has answered is another process under its id, or a repetition."""
+        count = self._messages.get(worker_id, 0)
+        if worker_id in self.reports or worker_id in self.unreadable or count >= MAX_MESSAGES:
+            return False
+        if (not count and len(self._messages) >= MAX_ANSWERS) or self._bytes + size > MAX_ROUND_BYTES:
+            return False
+        self._messages[worker_id] = count + 1
+        self._bytes += size
+        return True
+
+    def _read(self, worker_id: str, message: ReportMessage) -> WorkerReport | None:
+        parts = self._parts.setdefault(worker_id, ChunkAssembler(MAX_REPORT_BYTES))
+        body = parts.add((message.headers or {}).get(names.HEADER_CHUNK), message.data)
+        if body is None:
+            return None
+        del self._parts[worker_id]
+        report = decode_report(body)
+        if report.round_id != self.id:
+            raise ProtocolError(f"report is of round {report.round_id}, and was sent to round {self.id}")
+        return report
+
+    def _answered(self, worker_id: str) -> None:
+        self._parts.pop(worker_id, None)
+        self.last = asyncio.get_running_loop().time()
+        for waiter in self.waiters:
+            waiter.missing.discard(worker_id)
+            if not waiter.missing and not waiter.is_open:
+                waiter.done.set()

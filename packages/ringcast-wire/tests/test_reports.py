@@ -1,0 +1,218 @@
+"""The report round over a real server: what it collects, what it leaves out, and when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import nats
+import pytest
+from nats.aio.client import Client
+from ringcast_wire import WIRE_VERSION, InvalidInputError, LimitExceededError, ProtocolError, names, split_chunks
+from ringcast_wire import reports as wire
+from ringcast_wire.reports import ReportAsker, ReportRequest, WorkerKind, WorkerReport
+
+PATIENCE_S = 30.0
+
+
+def report(round_id: str, numbers: range = range(4), **facts: Any) -> WorkerReport:
+    settings: dict[str, Any] = {
+        "incarnation": "i",
+        "build": "0",
+        "clock_ms": 1,
+        "kind": WorkerKind.APPLICATION,
+        "assignment": "a",
+        "history": "h",
+        "spans": wire.spans_of(numbers),
+        "applied": [7] * len(numbers),
+        **facts,
+    }
+    return WorkerReport(WIRE_VERSION, round_id, **settings)
+
+
+class Fleet:
+    """Answers requests of one key as told: by worker id, what to say, given the id of the round."""
+
+    def __init__(self, nc: Client, key: str) -> None:
+        self.nc, self.key = nc, key
+        self.requests: list[ReportRequest] = []
+        self.says: dict[str, Callable[[str], bytes]] = {}
+        self.max_payload = 65_536
+
+    async def take(self, message: Any) -> None:
+        request = wire.decode_report_request(message.data)
+        self.requests.append(request)
+        for worker_id, say in self.says.items():
+            for chunk in split_chunks(say(request.round_id), self.max_payload):
+                subject = names.reported_subject("store", self.key, worker_id, request.round_id)
+                await self.nc.publish(subject, chunk.data, headers={names.HEADER_CHUNK: chunk.header})
+
+    def answers(self, *worker_ids: str, **facts: Any) -> None:
+        for worker_id in worker_ids:
+            self.says[worker_id] = lambda round_id: wire.encode_report(report(round_id, **facts))
+
+
+@pytest.fixture
+async def nc(nats_url: str) -> AsyncIterator[Client]:
+    client = await nats.connect(nats_url)
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+async def fleet(nc: Client, store_name: str) -> Fleet:
+    made = Fleet(nc, store_name)
+    await nc.subscribe(names.report_subject("store", store_name), cb=made.take)
+    return made
+
+
+async def test_a_round_ends_with_the_last_expected_answer(fleet: Fleet) -> None:
+    fleet.answers("a", "b")
+    found = await ReportAsker(fleet.nc).ask("store", fleet.key, ["a", "b"], row_id="row", timeout_s=PATIENCE_S)
+    assert sorted(found.reports) == ["a", "b"]
+    assert [*found.reports["a"].partitions()] == [(0, 7), (1, 7), (2, 7), (3, 7)]
+    assert (found.silent, found.unreadable, found.left_out) == ((), {}, 0)
+    assert [request.row_id for request in fleet.requests] == ["row"]
+
+
+async def test_the_silent_are_named(fleet: Fleet) -> None:
+    fleet.answers("a")
+    found = await ReportAsker(fleet.nc).ask("store", fleet.key, ["b", "a", "c"], timeout_s=0.2)
+    assert found.silent == ("b", "c")
+
+
+async def test_without_expectations_it_ends_in_silence(fleet: Fleet) -> None:
+    fleet.answers("a", "b")
+    found = await ReportAsker(fleet.nc).ask("store", fleet.key, None, timeout_s=PATIENCE_S, quiet_s=0.1)
+    assert sorted(found.reports) == ["a", "b"]
+
+
+async def test_calls_at_once_share_a_round(fleet: Fleet) -> None:
+    fleet.answers("a", "b")
+    asker = ReportAsker(fleet.nc)
+    calls = [asker.ask("store", fleet.key, [name], timeout_s=PATIENCE_S) for name in "abab" * 25]
+    found = await asyncio.gather(*calls)
+    assert len(fleet.requests) == 1
+    assert all(not each.silent for each in found)
+    assert "a" in (await asker.ask("store", fleet.key, ["a"], timeout_s=PATIENCE_S)).reports  # the round is over
+    assert len(fleet.requests) == 2
+
+
+async def test_only_so_many_rounds_are_under_way(fleet: Fleet) -> None:
+    asker = ReportAsker(fleet.nc)
+    keys = [f"none{number}" for number in range(wire.MAX_ROUNDS)]
+    waiting = [asyncio.create_task(asker.ask("store", key, ["x"], timeout_s=PATIENCE_S)) for key in keys]
+    await asyncio.sleep(0)
+    with pytest.raises(LimitExceededError, match=f"{wire.MAX_ROUNDS} report rounds"):
+        await asker.ask("store", fleet.key, ["x"])
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    fleet.answers("a")
+    assert not (await asker.ask("store", fleet.key, ["a"], timeout_s=PATIENCE_S)).silent
+
+
+async def test_a_report_larger_than_a_message_comes_in_chunks(fleet: Fleet) -> None:
+    fleet.max_payload = 8_192
+    numbers = range(4_096)
+    fleet.answers("a", numbers=numbers, applied=[2**62 + number for number in numbers])
+    found = await ReportAsker(fleet.nc).ask("store", fleet.key, ["a"], timeout_s=PATIENCE_S)
+    assert dict(found.reports["a"].partitions())[4_095] == 2**62 + 4_095
+
+
+def test_the_largest_report_is_within_the_limit() -> None:
+    text = "\N{GRINNING FACE}" * wire.MAX_REPORT_TEXT
+    top = 2**53 - 1
+    row = wire.RowReport(
+        4_095,
+        owned=True,
+        state="x" * 64,
+        heard=2**63 - 1,
+        applied=2**63 - 1,
+        version=2**63 - 1,
+        ahead=text,
+        ahead_ms=top,
+        failure=wire.RowFailure.BLOCKED,
+        error=text,
+    )
+    largest = report(
+        "0" * 16,
+        range(4_096),
+        applied=[2**63 - 1] * 4_096,
+        failing=text,
+        refused=text,
+        last_error=text,
+        row=row,
+        incarnation="x" * 64,
+    )
+    scattered = report("0" * 16, range(1, 4_096, 2), applied=[2**63 - 1] * 2_048, failing=text, refused=text)
+    for each in (largest, scattered):
+        assert len(wire.encode_report(each)) <= wire.MAX_REPORT_BYTES
+        assert wire.decode_report(wire.encode_report(each)) == each
+
+
+@pytest.mark.parametrize(
+    ("say", "why"),
+    [
+        (lambda round_id: b"nonsense", "can't be read"),
+        (lambda round_id: wire.encode_report(report("f" * 16)), "is of round ffffffffffffffff"),
+        (lambda round_id: wire.encode_report(report(round_id, applied=[1])), "1 revisions for 4 partitions"),
+        (lambda round_id: wire.encode_report(report(round_id, spans=[0, 2, 1, 2])), "2 partitions from 1"),
+        (lambda round_id: wire.encode_report(report(round_id, spans=[0, 5_000])), "5000 partitions from 0"),
+        (lambda round_id: wire.encode_report(report(round_id, spans=[0])), "must be pairs"),
+        (lambda round_id: bytes(wire.MAX_REPORT_BYTES + 1), "at most 65536 are allowed"),
+    ],
+)
+async def test_an_answer_that_can_not_be_read_is_named_and_ends_nothing(
+    fleet: Fleet, say: Callable[[str], bytes], why: str
+) -> None:
+    fleet.says["liar"] = say
+    fleet.answers("a")
+    found = await ReportAsker(fleet.nc).ask("store", fleet.key, ["liar", "a"], timeout_s=PATIENCE_S)
+    assert sorted(found.reports) == ["a"]
+    assert why in found.unreadable["liar"]
+    assert found.silent == ()
+
+
+async def test_what_is_too_much_is_counted(fleet: Fleet) -> None:
+    """Further answers of one worker, more messages than a report has, and more workers than a round takes."""
+
+    async def flood(message: Any) -> None:
+        round_id = wire.decode_report_request(message.data).round_id
+
+        async def say(worker_id: str, header: str, data: bytes) -> None:
+            subject = names.reported_subject("store", fleet.key, worker_id, round_id)
+            await fleet.nc.publish(subject, data, headers={names.HEADER_CHUNK: header})
+
+        good = next(split_chunks(wire.encode_report(report(round_id)), 65_536))
+        await say("twice", good.header, good.data)
+        await say("twice", good.header, good.data)
+        for number in range(wire.MAX_MESSAGES + 1):
+            await say("drip", f"{number}/9999/00000000", b"")
+        for number in range(wire.MAX_ANSWERS):
+            await say(f"w{number}", good.header, good.data)
+        await say("last", good.header, good.data)
+
+    await fleet.nc.subscribe(names.report_subject("store", fleet.key), cb=flood)
+    found = await ReportAsker(fleet.nc).ask("store", fleet.key, None, timeout_s=PATIENCE_S, quiet_s=0.5)
+    assert len(found.reports) == wire.MAX_ANSWERS - 1  # one of those that it takes is the drip
+    assert found.left_out == 1 + 1 + 2 + 1  # twice, the drip, two workers, and the last
+
+
+@pytest.mark.parametrize("data", [b"", b"\x93\x01\xa1x\xa0", wire.encode_report(ReportRequest(2, "0" * 16))])
+def test_a_request_that_can_not_be_read_is_refused(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        wire.decode_report_request(data)
+
+
+async def test_names_and_rows_are_checked(nc: Client) -> None:
+    for place in (("a.b", "k", ""), ("s", "k.*", ""), ("s", "k", "x" * 513)):
+        with pytest.raises(InvalidInputError):
+            await ReportAsker(nc).ask(place[0], place[1], None, row_id=place[2])
+
+
+def test_owners_have_one_digest() -> None:
+    assert wire.assignment_digest(["a", None, "b"]) == wire.assignment_digest(("a", None, "b"))
+    assert wire.assignment_digest(["a", "b"]) != wire.assignment_digest(["b", "a"])
+    assert wire.spans_of([0, 1, 2, 5, 7, 8]) == [0, 3, 5, 1, 7, 2]

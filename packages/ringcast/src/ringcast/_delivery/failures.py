@@ -1,0 +1,56 @@
+"""What the handler did not take, for those who ask where a row is: the newest failure of each row, up to a number."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Set as AbstractSet
+from typing import Final, NamedTuple
+
+from ringcast_wire.reports import RowFailure
+
+from ringcast._common.change import Change
+
+MAX_FAILURES: Final = 1_024
+"""Rows of one key whose failure is remembered; the oldest is forgotten."""
+
+
+class Failure(NamedTuple):
+    """A change that the handler did not take. ``at_s``: when, by the monotonic clock."""
+
+    partition: int
+    row_id: str
+    version: int
+    what: RowFailure
+    error: str
+    at_s: float
+
+
+class Failures:
+    """Of one config key. Nothing is decided by it."""
+
+    def __init__(self) -> None:
+        self._by_row: dict[tuple[int, str], Failure] = {}
+        self.last: Failure | None = None
+
+    def note(self, change: Change, what: RowFailure, error: str) -> None:
+        """Remembers what has become of a change."""
+        place = (change.partition, change.row_id)
+        self._by_row.pop(place, None)
+        self.last = Failure(*place, change.version, what, error, time.monotonic())
+        self._by_row[place] = self.last
+        if len(self._by_row) > MAX_FAILURES:
+            del self._by_row[next(iter(self._by_row))]
+
+    def settle(self, change: Change) -> None:
+        """The handler has taken a change of the row after all."""
+        if self._by_row:
+            self._by_row.pop((change.partition, change.row_id), None)
+
+    def lose(self, partitions: AbstractSet[int]) -> None:
+        """Forgets the rows of partitions that another worker has now."""
+        if self._by_row:
+            self._by_row = {place: each for place, each in self._by_row.items() if place[0] not in partitions}
+
+    def of(self, partition: int, row_id: str) -> Failure | None:
+        """The newest failure of a row; a later version may have been taken since."""
+        return self._by_row.get((partition, row_id))

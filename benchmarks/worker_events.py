@@ -146,7 +146,7 @@ async def measure(variant: Variant, events: int, at_once: int) -> float:
             on_assigned=None,
             on_revoked=None,
             cache=None,
-            measures=KeyMeasures(variant.metrics(), PARTITIONS),
+            measures=KeyMeasures(variant.metrics()),
             tracing=variant.tracing(),
             log=log,
             openings=Openings(None),

@@ -30,7 +30,7 @@ def test_the_metrics_alerts_and_fields_are_there() -> None:
     assert {name for name in metrics if f"`{name}`" not in documented} == set()
     health = (ROOT / "packages/ringcast/src/ringcast/_worker/health.py").read_text()
     assert {name for name in fields if f"    {name}: " not in health} == set()
-    rules = (ROOT / "infra/prometheus/alerts.yml").read_text()
+    rules = "".join((ROOT / f"infra/prometheus/{name}.yml").read_text() for name in ("alerts", "objectives"))
     assert {name for name in alerts if f"alert: {name}\n" not in rules} == set()
     assert min(len(metrics), len(alerts)) >= 5
     assert fields

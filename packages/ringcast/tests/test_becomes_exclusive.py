@@ -181,7 +181,7 @@ class Bench:
             on_revoked=on_revoked,
             owned=lambda _: True,
             dead_letters=cast("Any", None),
-            measures=KeyMeasures(NoMetrics(), partition_count=1),
+            measures=KeyMeasures(NoMetrics()),
             opening=Openings(None).of("s", "k"),
         )
 

@@ -33,7 +33,7 @@ class Tries:
         config = WorkerConfig(store="s", keys=("k",), servers=(), worker_id="w", handler_tries=tries)
         self.stats = Stats()
         self.attempts = Attempts(
-            config, self.stats, LOG, stopping=Stopping(), measures=KeyMeasures(NoMetrics(), partition_count=1)
+            config, self.stats, LOG, stopping=Stopping(), measures=KeyMeasures(NoMetrics())
         )
         self.call = HandlerCall(change())
         self.calls = 0

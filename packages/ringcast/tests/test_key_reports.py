@@ -130,7 +130,7 @@ class Journal:
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.DEBUG, "ringcast")
         self._caplog = caplog
-        self.measures = KeyMeasures(NoMetrics(), partition_count=4)
+        self.measures = KeyMeasures(NoMetrics())
         self.journal = KeyJournal(worker_log(logging.getLogger("ringcast")), self.measures, None, 0.5)
 
     def lines(self) -> list[tuple[str, str]]:

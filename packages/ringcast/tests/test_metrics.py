@@ -20,7 +20,7 @@ from ringcast._common.measures import NoMetrics
 from ringcast._common.place import read_place
 from ringcast.metrics import PrometheusMetrics
 from ringcast_testkit import PATIENCE_S, History, WorkerProcess
-from ringcast_wire import Strategy, names
+from ringcast_wire import Strategy, limits, names
 from ringcast_wire.metrics import WORKER, Sample, Source
 
 if TYPE_CHECKING:
@@ -91,11 +91,7 @@ async def test_what_happens_is_counted(store: Store, metrics: PrometheusMetrics)
         assert read(metrics, "config_rows_held", **mine) == 20
         assert read(metrics, "config_changes_total", **key) == 20
         assert read(metrics, "config_rebalances_total", **key, trigger="join") == 1
-        bootstraps = [
-            read(metrics, "config_bootstrap_duration_seconds_count", **key, partition=str(number))
-            for number in range(8)
-        ]
-        assert bootstraps == [1.0] * 8
+        assert read(metrics, "config_bootstrap_duration_seconds_count", **key, partition="") == 8
         for number in range(10):
             partition, version = await store.put("a", str(number))
             await worker.wait_for("list", partition, version, timeout_s=PATIENCE_S)
@@ -207,19 +203,90 @@ async def test_what_led_to_a_rebalance_is_told(store: Store, metrics: Prometheus
         assert count("leave") == 1
 
 
-@pytest.mark.parametrize(("partition_count", "asked", "label"), [(8, False, ""), (257, None, ""), (257, True, "0")])
-async def test_the_partition_is_a_label_only_where_there_are_few(
-    store: Store, partition_count: int, asked: bool | None, label: str
-) -> None:
+@pytest.mark.parametrize(("asked", "label"), [(False, ""), (True, "0")])
+async def test_the_partition_is_a_label_only_where_it_is_asked_for(store: Store, asked: bool, label: str) -> None:
     metrics = PrometheusMetrics(CollectorRegistry(), partition_label=asked)
-    await store.create(partition_count=partition_count)
+    await store.create(partition_count=8)
     await store.put("a", "1")
     async with store.worker(metrics=metrics) as worker:
         await worker.wait_ready(timeout_s=PATIENCE_S)
         name, key = "config_bootstrap_duration_seconds_count", {"store": store.name, "key": "list"}
         count = read(metrics, name, **key, partition=label)
-        assert count == (1 if label else partition_count)
+        assert count == (1 if label else 8)
         assert (read(metrics, name, **key, partition="1") is None) == (label == "")
+
+
+async def test_a_partition_that_has_moved_away_leaves_no_series(store: Store) -> None:
+    """The one that lost it shows it no more, and the one that gained it does."""
+    await store.create()
+    await store.put("a", "1")
+    both = [PrometheusMetrics(CollectorRegistry(), partition_label=True) for _ in range(2)]
+
+    def shown(metrics: PrometheusMetrics) -> set[str]:
+        return {
+            sample.labels["partition"]
+            for family in metrics.registry.collect()
+            if family.name == "config_bootstrap_duration_seconds"
+            for sample in family.samples
+        }
+
+    async with store.worker("first", metrics=both[0]) as first:
+        await first.wait_ready(timeout_s=PATIENCE_S)
+        assert len(shown(both[0])) == 8
+        async with store.worker("second", metrics=both[1]) as second:
+            await second.wait_ready(timeout_s=PATIENCE_S)
+            await until(first, lambda: len(shown(both[0])) < 8)
+            await until(second, lambda: shown(both[0]) | shown(both[1]) == {str(number) for number in range(8)})
+            assert not shown(both[0]) & shown(both[1])
+
+
+async def test_a_worker_of_the_largest_store_has_fewer_than_300_lines_of_metrics(store: Store) -> None:
+    """With all 4096 partitions, and what the client of Prometheus tells of every process."""
+    await store.create(partition_count=limits.MAX_PARTITIONS)
+    await store.put("a", "1")
+    metrics = PrometheusMetrics.of_process()
+    async with store.worker(handler=lambda change: None, metrics=metrics) as worker:
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        mine = {"store": store.name, "key": "list", "worker_id": worker.config.worker_id}
+        assert read(metrics, "config_partitions_owned", **mine) == limits.MAX_PARTITIONS
+        lines = generate_latest(metrics.registry).decode().splitlines()
+    series = [line for line in lines if not line.startswith("#")]
+    assert len(series) > 100
+    assert len(series) < 300, len(series)
+
+
+async def test_the_age_of_what_waits_for_a_handler_is_told(store: Store, metrics: PrometheusMetrics) -> None:
+    """From the first change that is not applied; one that observes tells it too, and owns nothing."""
+    await store.create(partition_count=1)
+    await store.put("first", "x")
+    going, go = asyncio.Event(), asyncio.Event()
+
+    async def handler(change: Change) -> None:
+        if change.row_id == "slow":
+            going.set()
+            await go.wait()
+
+    async with store.worker(handler=handler, metrics=metrics) as worker:
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        mine = {"store": store.name, "key": "list", "worker_id": worker.config.worker_id}
+        assert read(metrics, "config_oldest_unapplied_age_seconds", **mine) == 0
+        assert read(metrics, "config_partition_count", **mine) == 1
+        partition, version = await store.put("slow", "1")
+        async with asyncio.timeout(PATIENCE_S):
+            await going.wait()
+        earlier = read(metrics, "config_oldest_unapplied_age_seconds", **mine)
+        assert earlier is not None
+        assert 0 < earlier < PATIENCE_S
+        _, version = await store.put("slow", "2")
+        assert (read(metrics, "config_oldest_unapplied_age_seconds", **mine) or 0) > earlier
+        go.set()
+        await worker.wait_for("list", partition, version, timeout_s=PATIENCE_S)
+        await until(worker, lambda: read(metrics, "config_oldest_unapplied_age_seconds", **mine) == 0)
+    async with store.worker("observer", observe=True, metrics=metrics) as worker:
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        mine["worker_id"] = worker.config.worker_id
+        assert read(metrics, "config_oldest_unapplied_age_seconds", **mine) == 0
+        assert read(metrics, "config_partitions_owned", **mine) is None
 
 
 async def test_in_mode_full_a_key_is_one_bootstrap_and_nothing_rebalances(

@@ -156,7 +156,7 @@ def test_every_metric_of_the_table_is_emitted(
         assert f'ringcast_agent_group_consumers{{group="g",key="list",store="{store_name}"}} 1.0' in text
     for metric in AGENT:
         assert f"\n{metric.name}{{" in text or f"\n{metric.name} " in text or f"\n{metric.name}_bucket" in text, metric
-    assert "config_partitions_owned" in text, "what its workers measure is there, too"
+    assert "config_oldest_unapplied_age_seconds" in text, "what its workers measure is there, too"
 
 
 def test_stopping_while_nats_is_away(

@@ -8,9 +8,6 @@ from ringcast_wire._metric import SECONDS, SHORT_SECONDS, SIZES, Kind, Metric
 from ringcast_wire._owner_metric_table import OWNERS
 from ringcast_wire._service_metric_table import SERVICE
 
-MAX_PARTITIONS_AS_LABEL: Final = 256
-"""Above so many partitions the label ``partition`` is empty, unless a user asks for it."""
-
 _KEY: Final = ("store", "key")
 _KEY_WORKER: Final = ("store", "key", "worker_id")
 _WORKER: Final = ("store", "worker_id")
@@ -35,8 +32,22 @@ WORKER: Final = (
         "gauge",
         _KEY_WORKER,
         "partitions",
-        "Partitions that this worker owns now.",
+        "Partitions that this worker owns now; a worker that observes has neither this nor config_partition_count.",
         "config_partitions_owned",
+    ),
+    _worker(
+        "config_partition_count",
+        "gauge",
+        _KEY_WORKER,
+        "partitions",
+        "Partitions that the key has: where all workers together own fewer, some have no owner.",
+    ),
+    _worker(
+        "config_oldest_unapplied_age_seconds",
+        "gauge",
+        _KEY_WORKER,
+        "seconds",
+        "Age of the oldest change that the worker knows of and has not applied; 0 when there is none.",
     ),
     _worker(
         "config_rebalances_total",

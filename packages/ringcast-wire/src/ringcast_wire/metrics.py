@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
 from ringcast_wire._metric import Metric
-from ringcast_wire._metric_table import MAX_PARTITIONS_AS_LABEL, METRICS, WORKER
+from ringcast_wire._metric_table import METRICS, WORKER
 from ringcast_wire._service_metric_table import SERVICE
 
 BY_NAME: Final[Mapping[str, Metric]] = MappingProxyType({metric.name: metric for metric in METRICS})
@@ -58,7 +58,6 @@ Source: TypeAlias = Callable[[], Iterable[Sample]]
 __all__ = [
     "BY_NAME",
     "Histogram",
-    "MAX_PARTITIONS_AS_LABEL",
     "METRICS",
     "Metric",
     "SERVICE",

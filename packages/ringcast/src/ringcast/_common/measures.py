@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
-from ringcast_wire.metrics import MAX_PARTITIONS_AS_LABEL, Histogram, Source
+from ringcast_wire.metrics import Histogram, Source
 
 from ringcast._common.place import read_place
 from ringcast._common.stats import Trigger
@@ -17,8 +17,8 @@ class Metrics(Protocol):
 
     timed: bool
     """Whether workers are to read clocks for it; without, only what is counted anyway is there."""
-    partition_label: bool | None
-    """Whether bootstraps are labelled by partition; ``None``: where there are at most 256."""
+    partition_label: bool
+    """Whether bootstraps are labelled by partition: a histogram for each partition that is owned."""
 
     def add(self, source: Source) -> None:
         """Reads this source from now on, from any thread."""
@@ -31,7 +31,7 @@ class NoMetrics:
     """Drops all metrics."""
 
     timed = False
-    partition_label: bool | None = None
+    partition_label: bool = False
 
     def add(self, source: Source) -> None:
         pass
@@ -54,14 +54,14 @@ class ConsumerCounters:
 class KeyMeasures:
     """Of one config key. Only with ``timed`` is anything but ``rebalances`` taken in."""
 
-    def __init__(self, metrics: Metrics, partition_count: int) -> None:
+    def __init__(self, metrics: Metrics) -> None:
         self.timed = metrics.timed
         self.rebalances = dict.fromkeys(Trigger, 0)
         self.lag = Histogram.of("config_notification_lag_seconds")
         self.handler_latency = Histogram.of("config_handler_latency_seconds")
         self.bootstraps: dict[str, Histogram] = {}
-        few = partition_count <= MAX_PARTITIONS_AS_LABEL
-        self._by_partition = few if metrics.partition_label is None else metrics.partition_label
+        self._by_partition = metrics.partition_label
+        self._owned: frozenset[int] = frozenset()
 
     def handing_over(self, replies: Iterable[str]) -> None:
         """The rows of these events go to the application now."""
@@ -75,8 +75,15 @@ class KeyMeasures:
         """A whole partition has come, or (``None``) a whole key."""
         if not self.timed:
             return
-        label = str(partition) if self._by_partition and partition is not None else ""
+        label = str(partition) if self._by_partition and partition in self._owned else ""
         histogram = self.bootstraps.get(label)
         if histogram is None:
             histogram = self.bootstraps[label] = Histogram.of("config_bootstrap_duration_seconds")
         histogram.observe(seconds)
+
+    def owned(self, partitions: frozenset[int]) -> None:
+        """Only these partitions are owned from now on: of others no series is left."""
+        self._owned = partitions
+        if self._by_partition:
+            kept = {"", *map(str, partitions)}
+            self.bootstraps = {label: histogram for label, histogram in self.bootstraps.items() if label in kept}

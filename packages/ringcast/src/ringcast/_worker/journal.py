@@ -20,6 +20,10 @@ class KeyJournal:
         self._traces = traces
         self._max_delete_share = max_delete_share
 
+    def owned(self, partitions: frozenset[int]) -> None:
+        """These partitions are owned from now on."""
+        self._measures.owned(partitions)
+
     def rebalanced(self, trigger: Trigger, gained: frozenset[int], lost: frozenset[int], owned: int) -> None:
         """The worker has gained or lost partitions and owns so many now."""
         self._measures.rebalances[trigger] += 1

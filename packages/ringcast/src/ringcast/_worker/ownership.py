@@ -153,6 +153,7 @@ class KeyOwnership:
 
     def _own(self, partitions: frozenset[int]) -> None:
         self._staleness.owned(partitions)
+        self._journal.owned(partitions)
         self._subjects.keep(partitions)
         self._applier.lose(self._machine.partitions.keys() - partitions)
         self._machine.assign(partitions)

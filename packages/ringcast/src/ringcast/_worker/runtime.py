@@ -278,7 +278,7 @@ class Runtime:
             on_assigned=self._on_assigned,
             on_revoked=self._on_revoked,
             cache=self.cache,
-            measures=KeyMeasures(self._metrics, settings.partition_count),
+            measures=KeyMeasures(self._metrics),
             tracing=self._tracing,
             log=self._log,
             openings=self._openings,

@@ -91,7 +91,10 @@ class WorkerSamples:
         machine, measures, owner = session.machine, session.measures, (*key, self.config.worker_id)
         held = list(machine.partitions.values())
         partitions = [partition for partition in held if partition.owned]
-        yield Sample("config_partitions_owned", owner, len(partitions))
+        if not self.config.observe:  # one that observes takes no share
+            yield Sample("config_partitions_owned", owner, len(partitions))
+            yield Sample("config_partition_count", owner, machine.partition_count)
+        yield Sample("config_oldest_unapplied_age_seconds", owner, session.staleness.oldest_unapplied_s)
         unloaded = sum(not partition.live and not partition.cached for partition in partitions)
         yield Sample("config_partitions_unloaded", owner, unloaded)
         yield Sample("config_key_failing", owner, bool(session.vitals.failing_because))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable
 
 from ringcast._bus.bus import Bus
+from ringcast._common.place import read_place
 from ringcast._delivery.handler import Applier
 from ringcast._protocol.key import KeyMachine
 from ringcast._worker.anti_entropy import AntiEntropy
@@ -71,6 +73,15 @@ class KeyStaleness:
         """For how long the handler or a callback has been running, if that is so long that it counts as stalled."""
         running_s = max(self.handler_running_s, self._applier.callback_running_s)
         return running_s if running_s > self._handler_stall_s else 0.0
+
+    @property
+    def oldest_unapplied_s(self) -> float:
+        """The age of the oldest change that is known of and not applied yet: of its event, by the broker's clock, or
+        for how long it can't be fetched or its partition is without rows."""
+        tokens = (token for partition in list(self._machine.partitions.values()) for token in partition.unacknowledged)
+        stored_ns = [place.stored_ns for place in map(read_place, tokens) if place is not None]
+        waiting_s = max(0.0, (time.time_ns() - min(stored_ns)) / 1e9) if stored_ns else 0.0
+        return max(waiting_s, self.unfetched_for_s, self.unloaded_for_s)
 
     @property
     def unanswered_for_s(self) -> float:

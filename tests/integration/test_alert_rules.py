@@ -102,9 +102,7 @@ def test_promtool_sees_a_test_that_is_wrong(promtool: str, tmp_path: Path) -> No
     group = {
         "interval": "15s",
         "input_series": [{"series": 'config_staleness_seconds{store="s", worker_id="w"}', "values": "11x10"}],
-        "promql_expr_test": [
-            {"expr": 'ALERTS{alertname="RingcastWorkerStale"}', "eval_time": "1m", "exp_samples": []}
-        ],
+        "promql_expr_test": [{"expr": 'ALERTS{alertname="RingcastWorkerStale"}', "eval_time": "1m", "exp_samples": []}],
     }
     tests = {"rule_files": ["alerts.yml"], "evaluation_interval": "15s", "tests": [group]}
     (tmp_path / "wrong.yml").write_text(yaml.safe_dump(tests))

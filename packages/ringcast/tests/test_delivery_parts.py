@@ -32,9 +32,7 @@ class Tries:
     def __init__(self, failures: int, *, tries: int = 3) -> None:
         config = WorkerConfig(store="s", keys=("k",), servers=(), worker_id="w", handler_tries=tries)
         self.stats = Stats()
-        self.attempts = Attempts(
-            config, self.stats, LOG, stopping=Stopping(), measures=KeyMeasures(NoMetrics())
-        )
+        self.attempts = Attempts(config, self.stats, LOG, stopping=Stopping(), measures=KeyMeasures(NoMetrics()))
         self.call = HandlerCall(change())
         self.calls = 0
         self._failures = failures

@@ -66,7 +66,7 @@ async def _answer(
             on_assigned=None,
             on_revoked=None,
             cache=None,
-            measures=KeyMeasures(NoMetrics(), settings.partition_count),
+            measures=KeyMeasures(NoMetrics()),
             tracing=None,
             log=log,
             openings=Openings(None),

@@ -9,6 +9,8 @@ PYTHON := $(VENV)/bin/python
 STAMPS := $(VENV)/stamps
 BIN := build-support/bin
 CHECKS := build-support/checks
+# The tools of a release have an environment of their own: no other target needs them.
+RELEASE := build/release
 # Compilers and tests share the machine with whatever else runs on it.
 JOBS ?= 2
 export CARGO_BUILD_JOBS := $(JOBS)
@@ -127,6 +129,38 @@ wheels: setup ## Build a wheel of every distribution into dist/
 .PHONY: check-install
 check-install: wheels ## Install every wheel alone, with pip into an empty environment, and import it
 	@$(PYTHON) $(CHECKS)/install_alone.py dist
+
+.PHONY: sdists
+sdists: setup ## Build a source distribution of every distribution into dist/
+	@rm -f dist/*.tar.gz && mkdir -p dist
+	@$(MATURIN) sdist --quiet -m $(NATIVE)/Cargo.toml -o dist
+	@for directory in $(DISTRIBUTIONS); do \
+	  (cd $$directory && $(CURDIR)/$(VENV)/bin/hatchling build -t sdist -d $(CURDIR)/dist); \
+	done
+	@ls dist/*.tar.gz
+
+# Rust's target, and what the wheel is tagged with.
+CROSS ?= x86_64-unknown-linux-gnu:manylinux_2_28 aarch64-unknown-linux-gnu:manylinux_2_28 \
+  x86_64-unknown-linux-musl:musllinux_1_2 aarch64-unknown-linux-musl:musllinux_1_2
+
+.PHONY: cross-wheels
+cross-wheels: setup $(RELEASE)/stamp ## Build the core for Linux, x86_64 and aarch64, glibc 2.28 and musl (CROSS="target:tag …")
+	@rm -f dist/ringcast_core-*.whl && mkdir -p dist
+	@for pair in $(CROSS); do \
+	  echo "cross-wheels: $$pair"; \
+	  CARGO_TARGET_DIR=$(CURDIR)/target/cross PATH=$(CURDIR)/$(RELEASE)/bin:$$PATH $(CURDIR)/$(VENV)/bin/maturin build --quiet \
+	    --release --locked --strip --zig --target $${pair%%:*} --compatibility $${pair##*:} -m $(NATIVE)/Cargo.toml -o dist; \
+	done
+	@ls dist/ringcast_core-*.whl
+
+.PHONY: release-check
+release-check: wheels sdists $(RELEASE)/stamp ## Check what a release would upload, and leave SBOMs in dist/sbom (TAG=ringcast-wire-0.1.0)
+	@PATH=$(CURDIR)/$(VENV)/bin:$$PATH $(PYTHON) $(CHECKS)/release.py dist --tools $(RELEASE)/bin $(if $(TAG),--tag $(TAG))
+
+$(RELEASE)/stamp: build-support/locks/release.txt
+	@$$($(BIN)/find-python) -m venv $(RELEASE)
+	@$(RELEASE)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
 
 .PHONY: lock
 lock: setup ## Resolve build-support/*.in into the hash-pinned locks

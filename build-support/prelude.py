@@ -234,7 +234,8 @@ def distribution(name, native=False):
 
     A native one is built from Rust by maturin, and has its own `python_distribution` in the BUILD file.
     """
-    resources(name="docs", sources=["pyproject.toml", "README.md", "CHANGELOG.md"])
+    licences = ["LICENSE", *(["THIRD-PARTY.md"] if native else [])]
+    resources(name="docs", sources=["pyproject.toml", "README.md", "CHANGELOG.md", *licences])
     if not native:
         python_distribution(
             name="dist",

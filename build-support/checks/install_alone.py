@@ -1,7 +1,9 @@
 """Install each wheel of a directory by itself, with pip into an empty environment; import it and run its commands.
 
-Usage: install_alone.py DIRECTORY. Our own distributions come from the directory, those of others from the package
-index at the versions that the lock names. Exit status 1 when one of them can't be installed, imported or run.
+Usage: install_alone.py DIRECTORY [CYCLONEDX]. Our own distributions come from the directory, those of others from the
+package index at the versions that the lock names. Wheels for other machines are left out. CYCLONEDX is the program
+`cyclonedx-py`: with it the SBOM of each environment goes to DIRECTORY/sbom. Exit status 1 when a wheel lacks its
+licence, has poor metadata, or can't be installed, imported or run.
 """
 
 from __future__ import annotations
@@ -13,10 +15,23 @@ import sys
 import tempfile
 import venv
 import zipfile
+from email.parser import Parser
 from pathlib import Path
+
+from packaging.tags import sys_tags
+from packaging.utils import parse_wheel_filename
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "build-support/locks/default.txt"
+FIELDS = (
+    "Author",
+    "Classifier",
+    "Description-Content-Type",
+    "Keywords",
+    "License-Expression",
+    "Requires-Python",
+    "Summary",
+)
 PINNED = re.compile(r"^([A-Za-z0-9._-]+==[^ ;\\]+)(\s*;[^\\]*)?", re.MULTILINE)
 
 
@@ -39,6 +54,32 @@ def commands(wheel: Path) -> list[str]:
     return list(parser["console_scripts"]) if parser.has_section("console_scripts") else []
 
 
+def poor_metadata(wheel: Path) -> str | None:
+    """What an index or a reader would miss in a wheel, or None."""
+    archive = zipfile.ZipFile(wheel)
+    (metadata,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+    about = Parser().parsestr(archive.read(metadata).decode())
+    missing = [field for field in FIELDS if not about[field]]
+    if missing:
+        return f"its metadata has no {', '.join(missing)}"
+    if not str(about.get_payload()).strip():
+        return "its metadata has no description"
+    licence = f"{metadata.removesuffix('METADATA')}licenses/LICENSE"
+    if licence not in archive.namelist() or archive.read(licence) != (ROOT / "LICENSE").read_bytes():
+        return f"{licence} is not our licence"
+    if f"{import_package(wheel)}/py.typed" not in archive.namelist():
+        return "it has no py.typed"
+    return None
+
+
+def sbom(cyclonedx: str, python: str, wheel: Path) -> list[str]:
+    """The command that writes down all that is installed beside a wheel; it checks its output against the schema."""
+    name, version, *_ = wheel.name.split("-")
+    target = wheel.parent / "sbom" / f"{name}-{version}.cdx.json"
+    target.parent.mkdir(exist_ok=True)
+    return [cyclonedx, "environment", "--output-reproducible", "--validate", "--output-file", str(target), python]
+
+
 def constraints_for(wheels: list[Path]) -> str:
     """Ours and others' at the versions that are here and in the lock."""
     ours = ["{}=={}".format(*wheel.name.split("-")[:2]).replace("_", "-") for wheel in wheels]
@@ -47,8 +88,11 @@ def constraints_for(wheels: list[Path]) -> str:
     return "\n".join([*ours, *others]) + "\n"
 
 
-def install(wheel: Path, constraints: Path) -> str | None:
+def install(wheel: Path, constraints: Path, cyclonedx: str | None) -> str | None:
     """Try one wheel; what went wrong, or None."""
+    poor = poor_metadata(wheel)
+    if poor is not None:
+        return poor
     package = import_package(wheel)
     with tempfile.TemporaryDirectory() as directory:
         # Our own pip installs into it: to bootstrap one there takes seconds.
@@ -65,6 +109,7 @@ def install(wheel: Path, constraints: Path) -> str | None:
             # Isolated, so that a checkout on the path can't hide what is missing.
             [python, "-I", "-c", f"import {package}; assert {package}.__file__.startswith({directory!r})"],
             *([str(scripts / name), "--help"] for name in commands(wheel)),
+            *([sbom(cyclonedx, python, wheel)] if cyclonedx else []),
         ):
             run = subprocess.run(words, cwd=directory, capture_output=True, text=True, check=False)
             if run.returncode != 0:
@@ -73,10 +118,13 @@ def install(wheel: Path, constraints: Path) -> str | None:
 
 
 def main() -> int:
-    if len(sys.argv) != 2:
-        sys.stderr.write("usage: install_alone.py DIRECTORY\n")
+    if len(sys.argv) not in (2, 3):
+        sys.stderr.write("usage: install_alone.py DIRECTORY [CYCLONEDX]\n")
         return 2
-    wheels = sorted(Path(sys.argv[1]).resolve().glob("*.whl"))
+    here = set(sys_tags())
+    every = sorted(Path(sys.argv[1]).resolve().glob("*.whl"))
+    wheels = [wheel for wheel in every if parse_wheel_filename(wheel.name)[3] & here]
+    cyclonedx = str(Path(sys.argv[2]).resolve()) if len(sys.argv) == 3 else None
     if not wheels:
         sys.stderr.write(f"install_alone: no wheel in {sys.argv[1]}; run make wheels\n")
         return 1
@@ -85,7 +133,7 @@ def main() -> int:
         constraints.write(constraints_for(wheels))
         constraints.flush()
         for wheel in wheels:
-            problem = install(wheel, Path(constraints.name))
+            problem = install(wheel, Path(constraints.name), cyclonedx)
             failed += problem is not None
             sys.stdout.write(f"install_alone: {wheel.name}: {problem or 'installs and runs alone'}\n")
     return 1 if failed else 0

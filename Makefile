@@ -133,7 +133,7 @@ check-install: wheels ## Install every wheel alone, with pip into an empty envir
 .PHONY: sdists
 sdists: setup ## Build a source distribution of every distribution into dist/
 	@rm -f dist/*.tar.gz && mkdir -p dist
-	@$(MATURIN) sdist --quiet -m $(NATIVE)/Cargo.toml -o dist
+	@$(MATURIN) sdist -m $(NATIVE)/Cargo.toml -o dist
 	@for directory in $(DISTRIBUTIONS); do \
 	  (cd $$directory && $(CURDIR)/$(VENV)/bin/hatchling build -t sdist -d $(CURDIR)/dist); \
 	done

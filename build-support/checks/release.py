@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-COMPILED = (".so", ".dist-info/RECORD", ".cdx.json")
+COMPILED = (".so", ".dist-info/RECORD", ".cyclonedx.json")
 """What a compiler makes, and what lists its hash: the same only with the same compiler."""
 
 

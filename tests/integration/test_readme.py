@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from ringcast_testkit import PATIENCE_S, ManagedProcess
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+DEPLOYMENT = ROOT / "docs/deployment.md"
 CHANGED = "changed.example"
 
 
@@ -58,13 +60,46 @@ def ringcast(command: str, environment: dict[str, str], directory: Path) -> str:
     return done.stdout
 
 
+def paste(page: str, environment: dict[str, str], directory: Path) -> str:
+    """Give the block of the other terminal to a shell as a whole; what it prints."""
+    (block,) = [one for one in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "ringcast store create" in one]
+    activate, _, rest = block.partition("\n")
+    assert activate == "source .venv/bin/activate"
+    command = f'{shlex.quote(sys.executable)} -m ringcast_cli "$@"'
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", f"ringcast() {{ {command}; }}\n{rest}"],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_accounts_are_made_as_the_page_on_deployment_says(tmp_path: Path) -> None:
+    installed = "/opt/ringcast/bin/"
+    page = DEPLOYMENT.read_text()
+    lines = re.findall(r"^.*python make_accounts\.py .*$", page, re.MULTILINE)
+    assert len(lines) == 3
+    assert all(line.startswith(f"{installed}python ") for line in lines), "the script needs ringcast-wire"
+    assert page.index(f"{installed}pip install") < page.index(lines[0])
+    for file in (ROOT / "infra/nats").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    command = lines[0].replace(f"{installed}python", shlex.quote(sys.executable))
+    subprocess.run(["bash", "-euc", command], cwd=tmp_path, check=True, timeout=PATIENCE_S)
+    accounts = (tmp_path / "accounts.conf").read_text()
+    assert "NATS_WORKER_WORKER_1_PASSWORD" in accounts
+    assert "NATS_WORKER_WORKER_2_PASSWORD" not in accounts
+
+
 def test_the_front_page_does_what_it_says(environment: dict[str, str], tmp_path: Path) -> None:
     text = README.read_text()
     commands = [line for line in re.findall(r"^ringcast .*$", text, re.MULTILINE) if not line.startswith("ringcast up")]
     assert len(commands) == 5
-    (tmp_path / "domains.txt").write_text("mailinator.com\n0-mail.com\n")
-    output = {command.split()[1]: ringcast(command, environment, tmp_path) for command in commands}
-    assert "block" in output["get"]
+    assert "\nblock\n" in paste(text, environment, tmp_path)
 
     (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     worker = ManagedProcess("worker", [sys.executable, "-u", "-c", example], env=environment)

@@ -1,4 +1,4 @@
-"""``ringcast drain``, ``undrain``, ``pin``, ``unpin``, ``pins`` and ``topology`` of a store of exclusive ownership."""
+"""``ringcast drain``, ``undrain``, ``pin``, ``unpin``, ``pins``, ``balance``, ``topology`` of a ``sticky`` store."""
 
 from __future__ import annotations
 
@@ -79,11 +79,24 @@ def test_pins(cli: Cli, store: str, workers: dict[str, ManagedProcess]) -> None:
     assert cli.refused("unpin", store, "list", 3) == f"partition 3 of {store}/list is not pinned"
 
 
+def test_balance(cli: Cli, store: str, workers: dict[str, ManagedProcess]) -> None:
+    assert cli.ok("balance", store, "load").out == f"{store}/list has the balance load\n"
+    assert f"{store}/list has the balance load" in cli.ok("pins", store).err
+    assert cli.ok("pins", store, "--json").document["balance"] == "load"
+    assert cli.ok("topology", store, "list", "--json").document["exclusive"]["balance"] == "load"
+    done = cli.ok("balance", store, "count", "--key", "list", "--json").document
+    assert done == {"store": store, "key": "list", "balance": "count"}
+    assert cli.ok("pins", store).out == f"nothing is pinned or drained in {store}\n"
+    assert f"store '{store}' has no config key 'other'" in cli.refused("balance", store, "load", "--key", "other")
+
+
 def test_what_is_refused(cli: Cli, store: str) -> None:
     place = f"any key of store '{store}'"
     assert cli.refused("drain", "w", "--store", store) == f"no worker 'w' takes part in {place}"
     assert cli.refused("drain", "w") == "no worker 'w' takes part in any store with the strategy sticky"
     assert cli.refused("drain", "w", "--store", "nowhere") == "store 'nowhere' does not exist"
+    nobody = f"no worker takes part in store '{store}': it has no keys to balance"
+    assert cli.refused("balance", store, "load") == nobody
     assert cli.refused("pin", store, "list", 0, "w") == f"no worker 'w' takes part in {store}/list"
     assert f"store '{store}' has no config key 'other'" in cli.refused("pin", store, "other", 0, "w")
     assert "partition 8 is out of range: the store has partitions 0 to 7" in cli.refused("pin", store, "list", 8, "w")

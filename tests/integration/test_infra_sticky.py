@@ -25,7 +25,7 @@ OWNERS, WISHES = names.owners_bucket("gateway"), names.wishes_bucket("gateway")
 ME, OTHER = "worker-0", "worker-1"
 TABLE, TERM = names.table_key("blocklist"), names.term_key("blocklist")
 WATCH, THEIR_WATCH = (names.watch_name("gateway", worker) for worker in (ME, OTHER))
-MINE = (names.session_key(ME), names.state_key("blocklist", ME), TERM, TABLE)
+MINE = (names.session_key(ME), names.load_key(ME), names.state_key("blocklist", ME), TERM, TABLE)
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,9 @@ async def test_a_worker_may_not_publish(worker: Bus, subject: str) -> None:
     assert "permissions violation for publish" in reason
 
 
-@pytest.mark.parametrize("name", [TERM, TABLE, names.session_key(ME), names.state_key("blocklist", ME)])
+@pytest.mark.parametrize(
+    "name", [TERM, TABLE, names.session_key(ME), names.load_key(ME), names.state_key("blocklist", ME)]
+)
 @attempt(
     "tools and the config service",
     "write who owns what",
@@ -256,7 +258,8 @@ async def test_owners_go_on_when_another_worker_has_filled_the_bucket(small: Sma
             size = 0
             for bit in reversed(range(limits.MAX_TABLE_BYTES.bit_length() - 1)):
                 size += (1 << bit) * bool(await wrote(name, size + (1 << bit)))
-        assert not await wrote(theirs[-1], size + 1)
+        while await wrote(theirs[-1], size + 1):  # the owner's report of its loads may take less room by now
+            size += 1
         last = await wrote(theirs[-1], size)
         while len(str(last)) == len(str(await refreshed())):
             last = await wrote(theirs[-1], size)

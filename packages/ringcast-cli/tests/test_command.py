@@ -62,6 +62,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
         "pin",
         "unpin",
         "pins",
+        "balance",
         "groups",
         "agent",
         "dead-letters",

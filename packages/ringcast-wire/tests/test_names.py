@@ -106,6 +106,7 @@ def test_answers_go_to_inboxes_only() -> None:
 def test_no_config_key_has_a_session_among_its_records() -> None:
     """A worker watches ``<key>.>`` in the bucket of owners, and is not to hear of each refresh."""
     assert not names.session_key("w").startswith(tuple("abcXYZ019_-"))
+    assert not names.load_key("w").startswith(tuple("abcXYZ019_-"))
     with pytest.raises(InvalidInputError):
         names.check_name("key", names.session_key("w").partition(".")[0])
     keys = (
@@ -113,6 +114,7 @@ def test_no_config_key_has_a_session_among_its_records() -> None:
         names.table_key("k"),
         names.state_key("k", "lead"),
         names.session_key("k"),
+        names.load_key("k"),
         names.gone_key("k", "lead"),
     )
     assert len(set(keys)) == len(keys)

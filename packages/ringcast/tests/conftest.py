@@ -67,6 +67,7 @@ async def bucket_of_owners(nats_url: str, store: str) -> AsyncIterator[None]:
         names.table_key("*"),
         names.state_key("*", "*"),
         names.session_key("*"),
+        names.load_key("*"),
         names.gone_key("*", "*"),
     )
     config = StreamConfig(

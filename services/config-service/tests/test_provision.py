@@ -357,6 +357,7 @@ async def test_the_bucket_of_owners_takes_its_records_and_no_others(nats_url: st
             names.table_key("k"),
             names.state_key("k", "w"),
             names.session_key("w"),
+            names.load_key("w"),
             names.gone_key("k", "a"),
         )
         for key in keys:

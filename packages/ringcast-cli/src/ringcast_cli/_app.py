@@ -36,6 +36,7 @@ _COMMANDS: Final = {
     "pin": ("ringcast_cli._wishes_commands", "Have a worker own a partition (strategy sticky)."),
     "unpin": ("ringcast_cli._wishes_commands", "Take a pin back."),
     "pins": ("ringcast_cli._wishes_commands", "List pins and drains."),
+    "balance": ("ringcast_cli._wishes_commands", "Have workers have equal loads, or equal numbers of partitions."),
     "groups": ("ringcast_cli._group_commands", "Show the positions of groups of consumers, reset them."),
     "agent": (
         "ringcast_cli._agent_command",

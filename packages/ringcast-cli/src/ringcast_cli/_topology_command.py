@@ -22,8 +22,8 @@ from ringcast_cli._output import note, print_json, print_table, visible
 def topology(context: click.Context, store: str, key: str | None, partitions: bool) -> None:
     """Show which worker owns which partitions of KEY, or of every key that has workers.
 
-    With the strategy sticky also the leader, the partitions that move, pins and drains. With --json one document a key,
-    with the owner of each partition.
+    With the strategy sticky also the leader, the partitions that move, pins, drains, the load of each worker, and the
+    partitions that are hot. With --json one document a key, with the owner of each partition.
     """
     config = settings_of(context)
     if key is None:
@@ -75,6 +75,16 @@ def _print_exclusive(exclusive: Exclusive, partitions: bool) -> None:
     moving = sum(each.next_owner is not None for each in exclusive.partitions)
     leader = visible(exclusive.leader) if exclusive.leader is not None else "nobody"
     click.echo(f"table {exclusive.epoch}, {leader} leads, {moving} partitions move")
+    if exclusive.loads:
+        busiest = sorted(exclusive.loads.items(), key=lambda one: (-one[1], one[0]))
+        click.echo(
+            f"balance by {exclusive.balance}; changes/s: {', '.join(f'{name} {rate:.1f}' for name, rate in busiest)}"
+        )
+    elif exclusive.balance != "count":
+        click.echo(f"balance by {exclusive.balance}; no loads are reported")
+    for number, rate in exclusive.hot.items():
+        owner = exclusive.partitions[number].owner or "nobody"
+        click.echo(f"hot: partition {number} of {owner} has {rate:.1f} changes/s, more than a worker should have")
     if exclusive.drains:
         click.echo(f"drained: {', '.join(exclusive.drains)}")
     if exclusive.pins:

@@ -1,4 +1,4 @@
-"""``ringcast drain``, ``undrain``, ``pin``, ``unpin`` and ``pins``: what operators want of exclusive ownership."""
+"""``ringcast drain``, ``undrain``, ``pin``, ``unpin``, ``pins``, ``balance``: wishes for exclusive ownership."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Final, TypeVar
 
 import click
 from ringcast.wishes import (
+    BALANCES,
     Drain,
     drain_worker,
     follow_drain,
     pin_partition,
     read_wishes,
+    set_balance,
     undrain_worker,
     unpin_partition,
 )
@@ -145,7 +147,7 @@ def unpin(context: click.Context, store: str, key: str, partition: int) -> None:
 @shared_options("servers", "timeout")
 @click.pass_context
 def pins(context: click.Context, store: str, key: str | None) -> None:
-    """List the pins and drains of STORE, or of one KEY.
+    """List the pins and drains of STORE, or of one KEY, and the keys with the balance `load`.
 
     With --json one document a key.
     """
@@ -159,6 +161,8 @@ def pins(context: click.Context, store: str, key: str | None) -> None:
     for each in found:
         if each.unreadable_because:
             note(f"{each.store}/{each.key} can't be read: {each.unreadable_because}")
+        if each.balance != BALANCES[0]:
+            note(f"{each.store}/{each.key} has the balance {each.balance}")
         pinned: dict[str, list[int]] = {}
         for partition, worker in sorted(each.pins.items()):
             pinned.setdefault(worker, []).append(partition)
@@ -169,6 +173,26 @@ def pins(context: click.Context, store: str, key: str | None) -> None:
         print_table(["store/key", "worker", "drained", "pinned partitions"], rows)
     elif not found:
         click.echo(f"nothing is pinned or drained in {store if key is None else f'{store}/{key}'}")
+
+
+@click.command()
+@click.argument("store")
+@click.argument("what", type=click.Choice(BALANCES))
+@click.option("--key", metavar="KEY", help="Only of this key; else of all keys that have workers.")
+@shared_options("servers", "timeout")
+@click.pass_context
+def balance(context: click.Context, store: str, what: str, key: str | None) -> None:
+    """Have the workers of STORE have equal loads (`load`), or equal numbers of partitions (`count`, the default).
+
+    For stores with the strategy sticky. By `load` a partition moves where that evens out the changes a second that
+    workers report, a few at a time and with a rest after it. With --json one document a key.
+    """
+    config = settings_of(context)
+    for name in asyncio.run(set_balance(config.servers, store, what, key, timeout_s=config.timeout_s)):
+        if config.json:
+            print_json({"store": store, "key": name, "balance": what})
+        else:
+            click.echo(f"{store}/{name} has the balance {what}")
 
 
 def _check_place(context: click.Context, store: str | None, key: str | None) -> None:
@@ -235,4 +259,4 @@ def _print_drain(config: CliConfig, each: Drain) -> None:
         click.echo(f"{each.worker_id} is drained in {each.store}/{each.key}, and owns {each.partitions} partitions")
 
 
-COMMANDS: Final = {"drain": drain, "undrain": undrain, "pin": pin, "unpin": unpin, "pins": pins}
+COMMANDS: Final = {"drain": drain, "undrain": undrain, "pin": pin, "unpin": unpin, "pins": pins, "balance": balance}

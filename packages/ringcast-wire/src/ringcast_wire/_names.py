@@ -160,7 +160,7 @@ def parse_seal_key(name: str) -> tuple[str, str, int]:
 
 def owners_bucket(store: str) -> str:
     """KV bucket of exclusive ownership: :func:`term_key`, :func:`table_key`, :func:`state_key`, :func:`session_key`,
-    :func:`gone_key`."""
+    :func:`load_key`, :func:`gone_key`."""
     return f"config_owners_{store}"
 
 
@@ -197,6 +197,11 @@ def gone_key(config_key: str, agent_id: str) -> str:
 def session_key(worker_id: str) -> str:
     """Key of what a worker refreshes, in the owners bucket; no config key has a ``~``: a watch of one sees none."""
     return f"~session.{worker_id}"
+
+
+def load_key(worker_id: str) -> str:
+    """Key of the loads that a worker reports of all its config keys, in the owners bucket."""
+    return f"~load.{worker_id}"
 
 
 def notify_stream(store: str) -> str:

@@ -82,4 +82,25 @@ OWNERS: Final = (
         "records",
         "Records of owners, and wishes of operators, of the store that could not be read (strategy sticky).",
     ),
+    _owner(
+        "config_key_load",
+        "gauge",
+        _KEY_WORKER,
+        "changes/s",
+        "Changes a second that reach the partitions that this worker owns, a decaying mean (strategy sticky).",
+    ),
+    _owner(
+        "config_hot_partitions",
+        "gauge",
+        _KEY_WORKER,
+        "partitions",
+        "Partitions whose load alone is more than a worker should have, as the leader knows; else 0 (strategy sticky).",
+    ),
+    _owner(
+        "config_load_skew",
+        "gauge",
+        _KEY_WORKER,
+        "ratio",
+        "Load of the busiest worker over the mean of all, as the leader knows; else 0 (strategy sticky).",
+    ),
 )

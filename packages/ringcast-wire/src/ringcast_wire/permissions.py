@@ -131,7 +131,7 @@ def cluster_tools_user() -> User:
 
 
 def worker_user(worker: Worker, *, prefix: str, partitions: int) -> User:
-    """A worker: its own lease, session, records, consumers and inbox; slots, tables and fetches of its keys."""
+    """A worker: its own lease, session, loads, records, consumers and inbox; slots, tables and fetches of its keys."""
     inbox = f"{names.inbox_prefix(worker.worker_id)}.>"
     publish = worker_subjects(worker, prefix=prefix, partitions=partitions)
     for store, keys in worker.stores.items():
@@ -258,7 +258,7 @@ def owner_subjects(worker_id: str, store: str, keys: Sequence[str]) -> Iterator[
     for bucket in (owners, wishes):
         for verb in ("CREATE", "DELETE"):
             yield f"{WORKER_API}.CONSUMER.{verb}.KV_{bucket}.{names.watch_name(store, worker_id)}"
-    own = [names.session_key(worker_id)]
+    own = [names.session_key(worker_id), names.load_key(worker_id)]
     for key in keys:
         own += [names.state_key(key, worker_id), names.term_key(key), names.table_key(key)]
     for name in own:

@@ -85,6 +85,12 @@ class Exclusive:
     pins: Mapping[int, str] = field(default_factory=dict)
     drains: tuple[str, ...] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    balance: str = "count"
+    """What the workers are to have equal: ``count`` (of partitions) or ``load``."""
+    loads: Mapping[str, float] = field(default_factory=dict)
+    """The changes a second of what a worker owns, by worker, as far as it has reported any."""
+    hot: Mapping[int, float] = field(default_factory=dict)
+    """The partitions whose load alone is more than a worker should have, with their changes a second, hottest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +209,8 @@ async def _read_over(client: ToolBus, store: str, keys: str, timeout_s: float) -
         planned = await read(names.owners_bucket(store), keys) if step is not None and step.is_on else None
         return _Buckets(settings, nodes, leases, planned or {}, {}, step)
     owners = await read(names.owners_bucket(store), keys)
+    if owners is not None and keys != ">":
+        owners |= await read(names.owners_bucket(store), names.load_key("*")) or {}
     wishes = await read(names.wishes_bucket(store), keys)
     if owners is None or wishes is None:
         raise UnavailableError(f"store {store!r} has no bucket of owners: its config service has not made it")
@@ -317,6 +325,9 @@ def _topology_of_table(
         pins=dict(records.wishes.pins),
         drains=tuple(sorted(records.wishes.drains)),
         unreadable=records.unreadable,
+        balance=records.wishes.balance,
+        loads={worker_id: load.total / 1000 for worker_id, load in sorted(records.loads.items())},
+        hot={one.partition: one.rate for one in records.hot()},
     )
     return Topology(store, key, settings, tuple(members), tuple(each.owner for each in partitions), exclusive)
 

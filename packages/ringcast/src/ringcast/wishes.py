@@ -1,4 +1,4 @@
-"""What an operator wants of a store of exclusive ownership: pins and drains, read and written from outside.
+"""What an operator wants of a store of exclusive ownership: pins, drains, the balance. Read and written from outside.
 
 A worker that is **drained** gives its partitions up by planned hand-overs, serves each until its next owner does, and
 gets no others. A partition that is **pinned** goes to its worker, as long as that takes part and is not drained. The
@@ -36,6 +36,7 @@ from ringcast._coordination.sticky_wishes import encode_wishes
 from ringcast._protocol.sticky.plan import Wishes
 from ringcast.topology import DEFAULT_TIMEOUT_S, require_key, servers_of
 
+BALANCES: Final = ("count", "load")
 _TRIES: Final = 5
 _LOOK_S: Final = 0.5
 """How often a wait looks at the tables."""
@@ -50,6 +51,8 @@ class KeyWishes:
     pins: Mapping[int, str]
     drains: tuple[str, ...]
     unreadable_because: str = ""
+    balance: str = "count"
+    """``load``: workers are to have equal loads; ``count``: equal numbers of partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,14 @@ async def read_wishes(
         because = records.unreadable.get(names.wishes_key(name), "")
         if records.wishes != Wishes() or because:
             wanted.append(
-                KeyWishes(store, name, dict(records.wishes.pins), tuple(sorted(records.wishes.drains)), because)
+                KeyWishes(
+                    store,
+                    name,
+                    dict(records.wishes.pins),
+                    tuple(sorted(records.wishes.drains)),
+                    because,
+                    records.wishes.balance,
+                )
             )
     return wanted
 
@@ -132,6 +142,35 @@ async def undrain_worker(
             raise InvalidInputError(f"worker {worker_id!r} is not drained in {place}", field="worker")
         for name in keys:
             await tool.change(name, lambda wishes: replace(wishes, drains=wishes.drains - {worker_id}))
+        return keys
+
+
+async def set_balance(
+    servers: str | Sequence[str] | None,
+    store: str,
+    balance: str,
+    key: str | None = None,
+    *,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> list[str]:
+    """Has the workers of one key, or of all keys that have some, have equal loads (``load``), or equal numbers of
+    partitions (``count``, the default). Returns the keys. Does not wait for it. Raises as :func:`drain_worker`.
+
+    Raises:
+        InvalidInputError: ``balance`` is neither, or no worker takes part in the store.
+    """
+    if balance not in BALANCES:
+        raise InvalidInputError(f"balance {balance!r} is unknown: {' or '.join(BALANCES)} is allowed", field="balance")
+    async with _opened(servers, store, key, timeout_s) as tool:
+        keys = [key] if key is not None else await _keys_of(tool, "", None, lambda records: bool(records.states))
+        if not keys:
+            raise InvalidInputError(
+                f"no worker takes part in store {store!r}: it has no keys to balance", field="store"
+            )
+        for name in keys:
+            if key is not None:
+                await tool.records(key)  # there is no such key: that is said
+            await tool.change(name, lambda wishes: replace(wishes, by_load=balance == "load"))
         return keys
 
 
@@ -321,12 +360,14 @@ def _unknown_worker(store: str, worker_id: str, key: str | None) -> InvalidInput
 
 
 __all__ = [
+    "BALANCES",
     "Drain",
     "KeyWishes",
     "drain_worker",
     "follow_drain",
     "pin_partition",
     "read_wishes",
+    "set_balance",
     "undrain_worker",
     "unpin_partition",
 ]

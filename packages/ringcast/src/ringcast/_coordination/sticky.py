@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from ringcast_wire import EventLog, LeaseRecord, event_before
@@ -13,6 +13,7 @@ from ringcast._bus.bus import TRANSIENT, Bus
 from ringcast._common.config import WorkerConfig
 from ringcast._common.lasting import lasting
 from ringcast._coordination.sticky_leader import KeyLeader
+from ringcast._coordination.sticky_loads import LoadReporter, read_loads
 from ringcast._coordination.sticky_measures import KeyReport
 from ringcast._coordination.sticky_migration import Migrates, StoreMigration
 from ringcast._coordination.sticky_ownership import ExclusiveCall, ExclusiveParticipant, KeyOwnership
@@ -30,7 +31,8 @@ class StickyCoordinator:
 
     The participant calls :meth:`ready`, :meth:`begin_call` and :meth:`end_last_call`, from the loop of the coordinator;
     its calls of before go on counting when :meth:`run` has ended, until the fence. ``report_sessions`` is called with a
-    key and the first and the last session of this process, for an agent that sees the process end.
+    key and the first and the last session of this process, for an agent that sees the process end. ``revisions`` is
+    asked what each partition of a key that is owned is at; where it is ``None`` no loads are reported.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class StickyCoordinator:
         capacity: int = 1,
         report_sessions: Callable[[str, int, int], None] | None = None,
         migrates: Migrates | None = None,
+        revisions: Callable[[str], Mapping[int, int]] | None = None,
     ) -> None:
         self._bus = bus
         self._worker_id = worker_id = config.worker_id
@@ -82,6 +85,11 @@ class StickyCoordinator:
             else None
         )
         """Of a store that migrates: what is to be told of the operator's steps, and of the peer rule."""
+        self._reporter = (
+            LoadReporter(records.bucket, worker_id, config.keys, revisions, times, clock, log)
+            if revisions is not None
+            else None
+        )
         self._keeper = SessionKeeper(
             bus, records.bucket, worker_id, record, times, clock, log, refreshed=self._refreshed, taken=self._close_all
         )
@@ -101,6 +109,9 @@ class StickyCoordinator:
             tasks.create_task(lasting("watches the owners", lambda: self._records.watch(self._worker_id)))
             tasks.create_task(lasting("reads the sessions", self._read))
             tasks.create_task(lasting("reads the tables", self._check_tables))
+            if self._reporter is not None:
+                tasks.create_task(lasting("reports loads", self._reporter.run))
+                tasks.create_task(lasting("reads loads", self._read_loads))
             for owned in self._owned.values():
                 tasks.create_task(lasting("watches its fence", owned.watch_fence))
                 tasks.create_task(lasting("writes its state", owned.state.run))
@@ -212,7 +223,8 @@ class StickyCoordinator:
     def report(self, key: str) -> KeyReport:
         """What there is to measure of a key. From any thread."""
         table = self._owned[key].table
-        return self._leaders[key].report()._replace(epoch=table.epoch if table is not None else 0)
+        load = self._reporter.load(key) if self._reporter is not None else 0.0
+        return self._leaders[key].report()._replace(epoch=table.epoch if table is not None else 0, load=load)
 
     @property
     def revision(self) -> int:
@@ -258,6 +270,20 @@ class StickyCoordinator:
                     self._owned[key].table_is_lost()
             except TRANSIENT as error:
                 self._log.debug("owners.read_failed", error=error)
+
+    async def _read_loads(self) -> None:
+        """Reads what is reported of the keys that this worker leads, until cancelled."""
+        while True:
+            await asyncio.sleep(self._times.report_s)
+            leading = {key: leader for key, leader in self._leaders.items() if leader.leads}
+            workers = frozenset[str]().union(*(leader.reporting() for leader in leading.values()))
+            try:
+                loads = await read_loads(self._bus, self._records.bucket, workers, self._log)
+            except TRANSIENT as error:
+                self._log.debug("loads.read_failed", error=error)
+                continue
+            for key, leader in leading.items():
+                leader.loads_are(loads.get(key, {}))
 
     def _refreshed(self, refresh: Refresh) -> None:
         for leader in self._leaders.values():

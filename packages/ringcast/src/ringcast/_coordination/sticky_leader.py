@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ringcast_wire import Backoff, EventLog, LimitExceededError, event_before, names
 from ringcast_wire.migrating import Step
@@ -19,6 +19,7 @@ from ringcast._coordination.sticky_times import Clock, StickyTimes, loop_time
 from ringcast._protocol.sticky.evidence import LeaseEvidence
 from ringcast._protocol.sticky.leader import Leader, TakeTerm, View, WriteTable
 from ringcast._protocol.sticky.leader import Step as LeaderStep
+from ringcast._protocol.sticky.loads import KeyLoad
 
 
 class KeyLeader:
@@ -50,6 +51,9 @@ class KeyLeader:
         self._wake = asyncio.Event()
         self._step: Step | None = None
         self._shares: tuple[str | None, ...] = ()
+        self._loads: Mapping[str, KeyLoad] | None = None
+        self._hot: frozenset[int] = frozenset()
+        """The partitions that were logged as hot."""
         self._heard: dict[str, tuple[int, float]] = {}
         """The refresh of each lease that was heard of last, and when it was new."""
         self._wanted: frozenset[str] = frozenset()
@@ -78,7 +82,13 @@ class KeyLeader:
         is_plan = table is not None and table.rule is not Rule.OWNERS  # of what nobody owns yet
         partitions = by_phase(table) if leads and not is_plan else {}
         moves = moves_of(table, self._shares) if leads and is_plan else 0
-        return KeyReport(leads, partitions, measures.handoff, measures.terms, self._records.unreadable, moves)
+        hot, skew = (len(self._leader.hot), self._leader.skew) if leads else (0, 0.0)
+        unreadable = self._records.unreadable
+        return KeyReport(leads, partitions, measures.handoff, measures.terms, unreadable, moves, hot=hot, skew=skew)
+
+    def reporting(self) -> frozenset[str]:
+        """The workers whose loads are to be read: none unless this worker leads."""
+        return self._known() if self.leads else frozenset()
 
     def leases(self) -> frozenset[str]:
         """What is to be read: all leases of the key, or that of its leader while another leads and lives."""
@@ -142,6 +152,11 @@ class KeyLeader:
         """Records are others."""
         self._wake.set()
 
+    def loads_are(self, loads: Mapping[str, KeyLoad]) -> None:
+        """The workers report these loads."""
+        self._loads = loads
+        self._wake.set()
+
     def heard(self, step: Step) -> None:
         """In a store that migrates: the operator's step is this."""
         self._step = step
@@ -167,6 +182,7 @@ class KeyLeader:
                 continue
             step = self._leader.step(self._view(), self._clock())
             self.wake_at = step.wake_at
+            self._tell_hot()
             for partition, worker_id in step.passed_over:
                 self._log.warning("owners.passed_over", partition=partition, worker=worker_id)
             try:
@@ -199,6 +215,17 @@ class KeyLeader:
             case None:
                 return True
 
+    def _tell_hot(self) -> None:
+        hot = {one.partition: one.rate for one in self._leader.hot} if self.leads else {}
+        table = self._records.table(self._key)
+        for partition in sorted(hot.keys() - self._hot):
+            owner = table.entries[partition].owner if table is not None else None
+            worker_id = owner.worker_id if owner is not None else ""
+            self._log.warning("partition.hot", partition=partition, worker=worker_id, rate=round(hot[partition], 1))
+        for partition in sorted(self._hot - hot.keys()):
+            self._log.info("partition.cooled", partition=partition)
+        self._hot = frozenset(hot)
+
     def _view(self) -> View:
         term, table = names.term_key(self._key), names.table_key(self._key)
         return View(
@@ -213,4 +240,5 @@ class KeyLeader:
             rule=self._step.rule if self._step is not None else Rule.OWNERS,
             step=self._step.number if self._step is not None else 0,
             shares=self._shares,
+            loads=self._loads,
         )

@@ -26,6 +26,12 @@ class KeyReport(NamedTuple):
     """Of a store that migrates: how many partitions the plan gives to another worker, as the leader has it."""
     epoch: int = 0
     """That of the table by which this worker acts; 0 while there is none."""
+    load: float = 0.0
+    """Changes a second of the partitions that this worker owns."""
+    hot: int = 0
+    """Hot partitions, as far as this worker leads."""
+    skew: float = 0.0
+    """The load of the busiest worker over the mean of all, as far as this worker leads; 0 where nothing is known."""
 
 
 class LeaderMeasures:

@@ -41,6 +41,13 @@ class StickyTimes:
     refresh_s: float = 2.5
     read_s: float = 1.0
     check_s: float = 5.0
+    report_s: float = 10.0
+    """How often a worker measures loads, and a leader reads what workers report of them."""
+
+    @property
+    def half_life_s(self) -> float:
+        """After so long a change counts half in a load."""
+        return 3 * self.report_s
 
     @classmethod
     def of(cls, settings: StoreSettings) -> StickyTimes:
@@ -52,7 +59,15 @@ class StickyTimes:
         ttl_ms, call_ms = check_ownership_times(settings.lease_ttl_ms, settings.call_bound_ms)
         fence = FenceTimes(ttl_ms, call_ms)
         ttl_s = fence.ttl_s
-        return cls(fence=fence, refresh_s=ttl_s / 4, read_s=min(1.0, ttl_s / 10), check_s=max(1.0, ttl_s / 2))
+        report_s = min(10.0, max(1.0, ttl_s))
+        return cls(
+            fence=fence,
+            leader=LeaderTimes(rest_s=6 * report_s),
+            refresh_s=ttl_s / 4,
+            read_s=min(1.0, ttl_s / 10),
+            check_s=max(1.0, ttl_s / 2),
+            report_s=report_s,
+        )
 
     def __post_init__(self) -> None:
         most = self.fence.serve_s / 2

@@ -10,6 +10,8 @@ from ringcast_wire import ProtocolError, names
 from ringcast_wire.owner_records import State, Table, Term, decode_state, decode_table, decode_term
 
 from ringcast._coordination.sticky_wishes import decode_wishes
+from ringcast._protocol.sticky.balance import HotPartition, hot_partitions, measured_rates
+from ringcast._protocol.sticky.loads import KeyLoad, decode_loads
 from ringcast._protocol.sticky.plan import Wishes
 
 T = TypeVar("T")
@@ -24,12 +26,23 @@ class KeyRecords:
     states: Mapping[str, State]
     """By worker, without those that name a lease that is not the worker's."""
     wishes: Wishes
+    loads: Mapping[str, KeyLoad]
+    """What workers report, by worker."""
     unreadable: Mapping[str, str]
 
     def holds(self, worker_id: str) -> int:
         """How many partitions a worker owns, those that it is to stop included."""
         entries = self.table.entries if self.table is not None else ()
         return sum(entry.owner is not None and entry.owner.worker_id == worker_id for entry in entries)
+
+    def rates(self) -> list[float | None]:
+        """The changes a second of each partition, as far as its owner reports it; none where there is no table."""
+        return measured_rates(self.table, self.loads, ()) if self.table is not None else []
+
+    def hot(self) -> tuple[HotPartition, ...]:
+        """The hot partitions, the hottest first."""
+        taking = {worker_id: self.states[worker_id].capacity for worker_id in self.taking()}
+        return hot_partitions(self.rates(), taking)
 
     def workers(self) -> set[str]:
         """The workers that take part, own something or are to: those that have said that they ended are not."""
@@ -59,16 +72,20 @@ def key_records(owners: Mapping[str, bytes], wishes: bytes | None, key: str, par
             return None
 
     prefix, states = names.state_key(key, ""), {}
+    load_prefix, loads = names.load_key(""), {}
     for name, data in owners.items():
         if name.startswith(prefix):
             state = read(name, data, decode_state)
             if state is not None and state.lease == (worker_id := name.removeprefix(prefix)):
                 states[worker_id] = state
+        elif name.startswith(load_prefix) and (load := (read(name, data, decode_loads) or {}).get(key)) is not None:
+            loads[name.removeprefix(load_prefix)] = load
     term, table = names.term_key(key), names.table_key(key)
     return KeyRecords(
         read(term, owners.get(term), decode_term),
         read(table, owners.get(table), lambda data: decode_table(data, partitions)),
         states,
         read(names.wishes_key(key), wishes, lambda data: decode_wishes(data, partitions)) or Wishes(),
+        loads,
         unreadable,
     )

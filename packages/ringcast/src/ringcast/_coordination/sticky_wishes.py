@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 from ringcast_wire import EventLog, InvalidInputError, LimitExceededError, ProtocolError, limits, names
@@ -24,10 +24,11 @@ _Worker = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
 class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pins: Annotated[dict[_Worker, tuple[int, ...]], msgspec.Meta(max_length=limits.MAX_WORKERS_PER_KEY)] = {}
     drains: Annotated[tuple[_Worker, ...], msgspec.Meta(max_length=limits.MAX_WORKERS_PER_KEY)] = ()
+    balance: Literal["count", "load"] = "count"
 
 
 def encode_wishes(wishes: Wishes, partitions: int) -> bytes:
-    """Pins and drains as JSON. Loads are measured, not wished for: they have no place in the record.
+    """Pins, drains and the balance as JSON. Loads are measured, not wished for: they have no place in the record.
 
     Raises:
         InvalidInputError: a pin or a drain names what can't be a partition or a worker, or workers are too many.
@@ -36,7 +37,9 @@ def encode_wishes(wishes: Wishes, partitions: int) -> bytes:
     pins: dict[str, list[int]] = {}
     for partition, worker in sorted(wishes.pins.items()):
         pins.setdefault(worker, []).append(partition)
-    data = msgspec.json.encode({"pins": pins, "drains": sorted(wishes.drains)})
+    # Builds that know of no balance refuse a record that has one: only a record that needs it does.
+    balance = {"balance": wishes.balance} if wishes.by_load else {}
+    data = msgspec.json.encode({"pins": pins, "drains": sorted(wishes.drains), **balance})
     if len(data) > MAX_WISHES_BYTES:
         raise LimitExceededError(f"wishes take {len(data)} bytes: at most {MAX_WISHES_BYTES} are allowed")
     try:
@@ -66,7 +69,7 @@ def decode_wishes(data: bytes, partitions: int) -> Wishes:
             if number in pins:
                 raise ProtocolError(f"wishes pin partition {number} twice")
             pins[number] = worker
-    return Wishes(pins=pins, drains=frozenset(record.drains))
+    return Wishes(pins=pins, drains=frozenset(record.drains), by_load=record.balance == "load")
 
 
 async def write_wishes(bucket: Bucket, key: str, wishes: Wishes, partitions: int, *, last: int) -> int | None:

@@ -184,6 +184,11 @@ class ExclusiveKeys:
         if not partitions:
             session.ownership.has_no_share()
 
+    def revisions(self, key: str) -> dict[int, int]:
+        """What each partition that is owned is at: up to there all changes have come in."""
+        partitions = self._sessions[key].machine.partitions
+        return {number: partition.expected for number, partition in partitions.items() if partition.owned}
+
     # ---- how it is done
 
     def _do(self, key: str, wish: Wish, tokens: dict[int, int]) -> None:

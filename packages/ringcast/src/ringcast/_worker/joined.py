@@ -99,6 +99,7 @@ class JoinedWorker:
                 log=context.log,
                 times=times,
                 report_sessions=self.lease.report_sessions if isinstance(self.lease, AgentLease) else None,
+                revisions=self._exclusive.revisions,
             )
             self._exclusive.follow(coordinator, times.fence.call_s)
             if isinstance(self.lease, AgentLease):

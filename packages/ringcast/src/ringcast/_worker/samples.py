@@ -128,6 +128,9 @@ class WorkerSamples:
         yield Sample("config_calls_over_bound_total", key, stats.calls_over_bound)
         yield Sample("config_call_over_bound_seconds", owner, gate.over_bound_s if gate is not None else 0.0)
         yield Sample("config_unreadable_owner_records_total", owner, report.unreadable)
+        yield Sample("config_key_load", owner, report.load)
+        yield Sample("config_hot_partitions", owner, report.hot)
+        yield Sample("config_load_skew", owner, report.skew)
 
 
 @dataclass(frozen=True, slots=True)

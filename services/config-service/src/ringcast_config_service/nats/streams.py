@@ -106,7 +106,7 @@ def owners(store: str, sizes: StreamSizes) -> StreamConfig:
     """The bucket of exclusive ownership, of a store of strategy ``sticky`` and of one that migrates, or once did."""
     bucket = names.owners_bucket(store)
     of_key = (names.term_key("*"), names.table_key("*"), names.state_key("*", "*"), names.gone_key("*", "*"))
-    keys = (*of_key, names.session_key("*"))
+    keys = (*of_key, names.session_key("*"), names.load_key("*"))
     record_bytes = limits.MAX_TABLE_BYTES + limits.CHUNK_HEADROOM_BYTES
     subjects = [f"$KV.{bucket}.{key}" for key in keys]
     return _bucket(bucket, subjects, record_bytes, OWNERS_TTL_S, sizes.members_max_bytes, sizes.lease_tags)

@@ -14,7 +14,9 @@ from typing import Final
 from ringcast_wire.migrating import may_own
 from ringcast_wire.owner_records import MAX_MOVING, Entry, Phase, Rule, Session, State, Table, Term
 
+from ringcast._protocol.sticky.balance import Balance, HotPartition
 from ringcast._protocol.sticky.evidence import LeaseEvidence
+from ringcast._protocol.sticky.loads import KeyLoad
 from ringcast._protocol.sticky.migration import governed
 from ringcast._protocol.sticky.plan import Wishes, planned
 from ringcast._protocol.sticky.witness import Span
@@ -40,6 +42,8 @@ class LeaderTimes:
     stagger_s: float = 0.5
     """Each candidate for the term gives the ones before it so long to take it."""
     touch_s: float = TOUCH_S
+    rest_s: float = 60.0
+    """After partitions have moved, none moves for so long because of loads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,8 @@ class View:
     """as of the step of this number."""
     shares: tuple[str | None, ...] = ()
     """The worker of each partition by the peer rule, as far as it is known."""
+    loads: Mapping[str, KeyLoad] | None = None
+    """What workers report of the loads of their partitions; ``None``: they have not been read yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +124,7 @@ class Leader:
         self._give_away_s = give_away_s
         self._times = times
         self._offers, self._records = _Clocks(), _Clocks()
+        self._balance = Balance(times.rest_s)
         self._passed_over: dict[str, float] = {}
         self._members: frozenset[tuple[str, bool, int]] = frozenset()
         self._changed_at = self._first_change_at = 0.0
@@ -137,6 +144,16 @@ class Leader:
         if view.table is None:
             return Step(self._found(view, sessions, now), self._wake_at)
         return self._lead(view, view.table, sessions, now)
+
+    @property
+    def hot(self) -> tuple[HotPartition, ...]:
+        """The hot partitions, the hottest first, as far as this process leads and knows loads."""
+        return self._balance.hot
+
+    @property
+    def skew(self) -> float:
+        """The load of the busiest worker over the mean of all; 0 as long as nothing is known."""
+        return self._balance.skew
 
     def _is_due(self, clock: object, after_s: float, now: float, clocks: _Clocks | None = None) -> bool:
         """Whether something has been as it is for so long; if not, the leader looks again then."""
@@ -256,8 +273,8 @@ class Leader:
 
     def _own(self, view: View, table: Table, step: int, sessions: Mapping[str, Session], now: float) -> Step:
         passed_over = self._pass_over(view, table, now)
-        targets = self._targets(view, table, sessions, now)
         quiet = self._is_quiet(now)
+        targets = self._targets(view, table, sessions, now, quiet=quiet)
         moving = sum(entry.phase is not Phase.HELD for entry in table.entries)
         epoch, entries = table.epoch + 1, []
         for number, entry in enumerate(table.entries):
@@ -316,14 +333,23 @@ class Leader:
             return True
         return self._evidence.is_over(session, now)
 
-    def _targets(self, view: View, table: Table, sessions: Mapping[str, Session], now: float) -> tuple[str, ...] | None:
+    def _targets(
+        self, view: View, table: Table, sessions: Mapping[str, Session], now: float, *, quiet: bool
+    ) -> tuple[str, ...] | None:
         """The worker that each partition is to get, in time; ``None``: no worker takes any."""
         fixed = {name for name, until in self._passed_over.items() if now < until}
         for until in self._passed_over.values():
             self._wake(until)
         present = [_present(entry, sessions.keys() - fixed) for entry in table.entries]
         taking = {name: capacity for name, capacity in self._taking(view, sessions).items() if name not in fixed}
-        return planned(present, taking, view.wishes, fixed & sessions.keys() - view.wishes.drains)
+        kept = fixed & sessions.keys() - view.wishes.drains
+        self._balance.note(table, view.loads, taking, now)
+        if not view.wishes.by_load:
+            return planned(present, taking, view.wishes, kept)
+        targets = self._balance.targets(table, present, taking, view.wishes, kept, now, quiet=quiet)
+        if self._balance.wake_at is not None:
+            self._wake(self._balance.wake_at)
+        return targets
 
     def _pass_over(self, view: View, table: Table, now: float) -> tuple[tuple[int, str], ...]:
         """Workers that were offered a partition and have not prepared it in time get none for a while."""

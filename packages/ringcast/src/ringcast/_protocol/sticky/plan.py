@@ -18,6 +18,13 @@ class Wishes:
     loads: tuple[int, ...] = ()
     pins: Mapping[int, str] = field(default_factory=dict)
     drains: frozenset[str] = frozenset()
+    by_load: bool = False
+    """Whether the workers are to have equal loads, as they report them, and not equal numbers of partitions."""
+
+    @property
+    def balance(self) -> str:
+        """What the workers are to have equal: ``load`` or ``count``."""
+        return "load" if self.by_load else "count"
 
 
 def planned(

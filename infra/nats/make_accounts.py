@@ -68,13 +68,13 @@ EXPORTS = {
     "config.fetch.>": STREAMED,
     "config.dead.>": "",
     "config.replayed.>": "",
-    "config.reported.>": "",
 }
-REQUESTS = ("config.replay.*.*", "config.report.*.*")
-"""What the config service and the tools ask of workers, who hear it for their keys alone."""
-TOOL_REQUESTS = "config.report.>"
-REPORTS = "config.reported.*.*.*.*"
-"""What workers answer to the tools, through the account of the streams."""
+REPLAYS = "config.replay.*.*"
+"""What the config service says to workers, who hear it for their keys alone."""
+REPORT_REQUESTS = "config.report.>"
+REPORTS = "config.reported.>"
+"""What the tools ask of workers, and what these answer: from account to account, since no message passes through two
+imports."""
 MOST_CONNECTIONS = {"WORKERS": 9_000, "TOOLS": 100}
 """Of ``max_connections`` in nats.conf, so that there is always room for the config service."""
 DYNAMIC_INBOXES = "*.*"
@@ -162,9 +162,7 @@ def make(
     for subject, more in EXPORTS.items():
         to = "WORKERS, TOOLS" if subject in FOR_TOOLS else "WORKERS"
         yield f'      {{ service: "{subject}", {more + ", " if more else ""}accounts: [{to}] }}'
-    yield f'      {{ service: "{TOOL_REQUESTS}", accounts: [TOOLS] }}'
-    yield from (f'      {{ stream: "{subject}", accounts: [WORKERS] }}' for subject in (*REQUESTS, *inboxes))
-    yield f'      {{ stream: "{REPORTS}", accounts: [TOOLS] }}'
+    yield from (f'      {{ stream: "{subject}", accounts: [WORKERS] }}' for subject in (REPLAYS, *inboxes))
     yield "    ]"
     yield "  }"
     yield "  WORKERS: {"
@@ -172,16 +170,19 @@ def make(
     yield from indented(4, users(theirs, variables, nkeys))
     yield "    imports: ["
     yield from map(imported, EXPORTS)
-    yield from (f'      {{ stream: {{ account: RINGCAST, subject: "{each}" }} }}' for each in (*REQUESTS, *inboxes))
+    yield from (f'      {{ stream: {{ account: RINGCAST, subject: "{each}" }} }}' for each in (REPLAYS, *inboxes))
+    yield f'      {{ service: {{ account: TOOLS, subject: "{REPORTS}" }} }}'
     yield "    ]"
+    yield f'    exports: [ {{ service: "{REPORT_REQUESTS}", accounts: [TOOLS] }} ]'
     yield "  }"
     yield "  TOOLS: {"
     yield f"    limits: {{ max_connections: {MOST_CONNECTIONS['TOOLS']} }}"
     yield from indented(4, users([tools], variables, nkeys))
     yield "    imports: ["
-    yield from map(imported, (*FOR_TOOLS, TOOL_REQUESTS))
-    yield f'      {{ stream: {{ account: RINGCAST, subject: "{REPORTS}" }} }}'
+    yield from map(imported, FOR_TOOLS)
+    yield f'      {{ service: {{ account: WORKERS, subject: "{REPORT_REQUESTS}" }} }}'
     yield "    ]"
+    yield f'    exports: [ {{ service: "{REPORTS}", accounts: [WORKERS] }} ]'
     yield "  }"
     if not callout:
         yield f"  SYS: {{ users: [ {{ user: {SYSTEM}, password: $NATS_SYS_PASSWORD }} ] }}"

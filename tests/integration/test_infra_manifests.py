@@ -297,6 +297,23 @@ def test_workers_reach_nats_and_nothing_else() -> None:
     }
 
 
+@pytest.mark.parametrize(("role", "port"), [("writer", "grpc"), ("monitor", "metrics")])
+def test_writers_and_monitors_reach_the_config_service(role: str, port: str) -> None:
+    """Both ends let them: their own namespace lets them out, and the service lets them in."""
+    labels, number = {"ringcast/role": role}, ports("Deployment", "config-service")[port]
+    (way_out,) = the("NetworkPolicy", role)["spec"]["egress"]
+    assert the("NetworkPolicy", role)["spec"]["podSelector"]["matchLabels"] == labels
+    assert [one["port"] for one in way_out["ports"]] == [number]
+    (target,) = way_out["to"]
+    assert target["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "config-service"}
+    let_in = [
+        [one["port"] for one in rule["ports"]]
+        for rule in the("NetworkPolicy", "config-service")["spec"]["ingress"]
+        if any(source["podSelector"]["matchLabels"] == labels for source in rule["from"])
+    ]
+    assert let_in == [[number]]
+
+
 def test_the_selectors_select_the_pods() -> None:
     for kind, name in (("Deployment", "config-service"), ("StatefulSet", "nats")):
         spec = the(kind, name)["spec"]

@@ -40,11 +40,12 @@ _SHOWN: Final = 12
 @shared_options("servers", "service", "timeout")
 @click.pass_context
 def lag(context: click.Context, store: str, key: str | None, watch: bool, every: float, patience: float) -> None:
-    """Ask each worker of KEY, or of every key of STORE, how far it is.
+    """Show how far each worker is with KEY, or with every key of STORE, and who does not answer.
 
-    `behind` counts the revisions that it has not applied yet, `oldest` the age of the oldest event that waits there. A
-    worker that does not answer is listed as well; in mode FULL none is registered, so one that does not answer is not
-    seen. Without KEY the config service says which keys there are. With --json one document a key.
+    Each worker is asked. `behind` counts the revisions that it has not applied yet, `oldest` the age of the oldest
+    event that waits there. A worker that does not answer is listed as well; in mode FULL none is registered, so one
+    that does not answer is not seen. Without KEY the config service says which keys there are. With --json one document
+    a key.
     """
     asyncio.run(_lag(settings_of(context), store, key, every if watch else None, patience))
 

@@ -13,15 +13,16 @@ import pytest
 from nats.js.api import KeyValueConfig
 from nats.js.errors import NoKeysError, NotFoundError
 from nats.js.kv import KeyValue
-from ringcast._bus.bus import connected
+from ringcast._bus.bus import Bus, connected
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._common.config import WorkerConfig
+from ringcast._common.lasting import first_error
 from ringcast._common.log import worker_log
 from ringcast._coordination import migrating
 from ringcast._coordination.migrating import MigratingStore
 from ringcast._coordination.sticky_migration import StoreMigration
 from ringcast._protocol.assignment import Assignment
-from ringcast_testkit import NatsServer, end_task, until
+from ringcast_testkit import PATIENCE_S, NatsServer, end_task, until
 from ringcast_wire import LeaseRecord, Migration, Stage, StoreSettings, encode_migration, encode_record, names
 from ringcast_wire.owner_records import Rule, State, Table, decode_state, decode_table
 
@@ -30,23 +31,34 @@ PEERS = ("a", "a", "a", "a", "a", "b")
 LOG = worker_log(logging.getLogger("ringcast"))
 
 
-def step(stage: Stage, number: int) -> bytes:
-    return encode_migration(Migration(stage=stage, number=number, lease_ttl_ms=2_000, call_bound_ms=200))
+def step(stage: Stage, number: int, lease_ttl_ms: int = 2_000) -> bytes:
+    return encode_migration(Migration(stage=stage, number=number, lease_ttl_ms=lease_ttl_ms, call_bound_ms=200))
 
 
 class Onlooker:
-    """A participant that does nothing."""
+    """A participant that does nothing, but for what is given."""
+
+    def __init__(self, **does: Any) -> None:
+        self._does = does
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *_: None
+        return self._does.get(name, lambda *_: None)
 
 
 class Store:
     """Two workers that share the partitions out as ``PEERS`` says, and the records of the store."""
 
-    def __init__(self, name: str, meta: KeyValue, owners: KeyValue) -> None:
-        self.name, self.meta, self.owners = name, meta, owners
+    def __init__(self, name: str, bus: Bus, meta: KeyValue, owners: KeyValue) -> None:
+        self.name, self.bus, self.meta, self.owners = name, bus, meta, owners
         self.workers: dict[str, MigratingStore] = {}
+        self.running: dict[str, asyncio.Task[None]] = {}
+
+    def worker_of(self, worker_id: str, participant: Onlooker) -> MigratingStore:
+        """A worker that does not run yet."""
+        config = WorkerConfig(store=self.name, keys=(KEY,), worker_id=worker_id)
+        record = LeaseRecord(incarnation=f"{worker_id}-i", host="h", pid=1, started_at_ms=1)
+        settings = StoreSettings(partition_count=PARTITIONS)
+        return MigratingStore(self.bus, config, settings, record=record, participant=cast("Any", participant), log=LOG)
 
     async def table(self) -> Table | None:
         try:
@@ -90,16 +102,15 @@ async def store(shared_nats: NatsServer, store_of_owners: str, monkeypatch: pyte
         js, name = client.jetstream(), names.meta_bucket(store_of_owners)
         meta = await js.create_key_value(KeyValueConfig(bucket=name, direct=True))
         stack.push_async_callback(js.delete_key_value, name)
-        found = Store(store_of_owners, meta, await js.key_value(names.owners_bucket(store_of_owners)))
+        config = WorkerConfig(store=store_of_owners, keys=(KEY,), servers=(shared_nats.url,), worker_id="all")
+        bus = await stack.enter_async_context(connected(NatsBus.prepared, config, LOG))
+        found = Store(store_of_owners, bus, meta, await js.key_value(names.owners_bucket(store_of_owners)))
         for worker_id in ("a", "b"):
-            config = WorkerConfig(store=store_of_owners, keys=(KEY,), servers=(shared_nats.url,), worker_id=worker_id)
-            bus = await stack.enter_async_context(connected(NatsBus.prepared, config, LOG))
-            record = LeaseRecord(incarnation=f"{worker_id}-i", host="h", pid=1, started_at_ms=1)
-            settings = StoreSettings(partition_count=PARTITIONS)
-            worker = MigratingStore(bus, config, settings, record=record, participant=cast("Any", Onlooker()), log=LOG)
+            worker = found.worker_of(worker_id, Onlooker())
             worker.assigned(Assignment(KEY, 1, PEERS))
             found.workers[worker_id] = worker
-            stack.push_async_callback(end_task, asyncio.create_task(worker.run()))
+            found.running[worker_id] = asyncio.create_task(worker.run())
+            stack.push_async_callback(end_task, found.running[worker_id])
         yield found
 
 
@@ -135,6 +146,61 @@ async def test_off_and_on_again(store: Store) -> None:
     assert [(await store.state(worker_id)).guarded for worker_id in store.workers] == [0, 0]
     await store.meta.put(names.META_MIGRATION, step(Stage.SHADOW, 7))
     await store.plan(7)
+
+
+async def test_a_worker_that_stops_once_it_is_off_does_not_keep_the_store_from_the_switch(store: Store) -> None:
+    await store.meta.put(names.META_MIGRATION, step(Stage.SHADOW, 5))
+    await store.plan(5)
+    await store.meta.put(names.META_MIGRATION, step(Stage.OFF, 6))
+    await until(lambda: not any(worker.coordinator for worker in store.workers.values()))
+    await store.workers["a"].leave()
+    assert (await store.state("a")).guarded, "no call of it runs, and none starts"
+    assert not (await store.state("b")).guarded
+
+
+async def test_other_times_count_for_a_worker_that_has_not_heard_that_it_was_off(store: Store) -> None:
+    """Its fence, and what it gives away as the leader, have to go by the same times as those of all others."""
+    await store.meta.put(names.META_MIGRATION, step(Stage.SHADOW, 5))
+    await store.plan(5)
+    before = [worker.coordinator for worker in store.workers.values()]
+    await store.meta.put(names.META_MIGRATION, step(Stage.SHADOW, 7, lease_ttl_ms=3_000))
+    await store.plan(7)
+    for worker, other in zip(store.workers.values(), before, strict=True):
+        await until(lambda worker=worker, other=other: worker.coordinator not in (None, other))  # type: ignore[misc]
+        assert worker.coordinator is not None
+        assert worker.coordinator._times.fence.ttl_s == 3
+
+
+async def test_a_worker_that_is_guarded_ends_when_the_times_are_others(store: Store) -> None:
+    await store.meta.put(names.META_MIGRATION, step(Stage.SHADOW, 5))
+    await store.plan(5)
+    await store.meta.put(names.META_MIGRATION, step(Stage.VALIDATE, 6))
+    await until(lambda: all(worker.guards(KEY) for worker in store.workers.values()))
+    await store.meta.put(names.META_MIGRATION, step(Stage.SHADOW, 9, lease_ttl_ms=3_000))
+    for running in store.running.values():
+        with pytest.raises(ExceptionGroup) as raised:
+            await asyncio.wait_for(running, PATIENCE_S)
+        assert "is guarded with (2000, 200) ms: start it again" in str(first_error(raised.value))
+
+
+async def test_a_step_that_can_not_be_read_says_nothing_of_a_cache(
+    store: Store, shared_nats: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the worker remembers of its last life goes on to count: another worker may own what its cache has."""
+    told: list[bool] = []
+    bucket = KeyValueConfig(bucket=names.meta_bucket(store.name), direct=True)
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(await nats.connect(shared_nats.url))
+        await client.jetstream().delete_key_value(str(bucket.bucket))
+        stack.enter_context(caplog.at_level(logging.DEBUG, "ringcast"))
+        worker = store.worker_of("c", Onlooker(may_have_migrated=told.append))
+        stack.push_async_callback(end_task, asyncio.create_task(worker.run()))
+        await until(lambda: "migration.read_failed" in caplog.text)
+        assert not told
+        meta = await client.jetstream().create_key_value(bucket)
+        await meta.put(names.META_MIGRATION, step(Stage.SHADOW, 5))
+        await until(lambda: told)
+        assert all(told)
 
 
 async def test_the_metadata_is_made_anew(store: Store, shared_nats: NatsServer) -> None:

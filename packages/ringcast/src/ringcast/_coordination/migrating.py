@@ -98,6 +98,8 @@ class MigratingStore:
         self._can_be_guarded = can_be_guarded
         self._report_sessions = report_sessions
         self._step = StoreStep(bus, config.store, log)
+        self._left: StickyCoordinator | None = None
+        """What the worker took part in before the store was off."""
         self._agent: str | None = None
         self._assignments: dict[str, Assignment] = {}
         self._reassigned = asyncio.Event()
@@ -145,13 +147,15 @@ class MigratingStore:
         """Follows the steps until cancelled.
 
         Raises:
-            MismatchError: the store is past the shadow, and this worker serves a group of an agent.
+            MismatchError: the store is past the shadow, and this worker serves a group of an agent; or it migrates with
+                other times than those that the worker is guarded with.
             InUseError: another process takes part under the id of this worker, which is guarded.
         """
         retry_at = 0.0
         while True:
             step = await self._look()
-            self._participant.may_have_migrated(step is not None and step.is_on)
+            if self._step.is_read:  # else what the worker remembers of its last life counts
+                self._participant.may_have_migrated(step is not None and step.is_on)
             takes_part = step is not None and step.is_on and self._can_be_guarded
             if step is not None and takes_part and asyncio.get_running_loop().time() >= retry_at:
                 try:
@@ -168,13 +172,21 @@ class MigratingStore:
             await self._pause(retry_at)
 
     async def leave(self) -> None:
-        """Says that none of the worker's calls runs: to be called once that is so. Deletes the session entry."""
-        if self.coordinator is not None:
+        """Says that none of the worker's calls runs: to be called once that is so. Deletes the session entry.
+
+        Also where the store does not migrate any more: what the worker has said stays for a day, and would keep the
+        store from the switch if it migrates again.
+        """
+        if (coordinator := self.coordinator or self._left) is not None:
             async with asyncio.timeout(_LEAVE_S):
-                await self.coordinator.leave()
+                await coordinator.leave()
 
     async def _take_part(self, step: Migration) -> None:
-        """Takes part until the store does not migrate any more."""
+        """Takes part until the store does not migrate any more, or with other times.
+
+        Raises:
+            MismatchError: it migrates with other times, and a key is guarded.
+        """
         times = msgspec.structs.replace(
             self._settings, lease_ttl_ms=step.lease_ttl_ms, call_bound_ms=step.call_bound_ms
         )
@@ -203,19 +215,29 @@ class MigratingStore:
                 tasks.create_task(lasting("takes part in the migration", coordinator.run)),
                 tasks.create_task(lasting("passes assignments on", lambda: self._pass_on(migration))),
             ]
-            while await self._goes_on(migration):
+            while await self._goes_on(migration, step):
                 await self._pause(0.0)
             for task in running:
                 task.cancel()
+        coordinator.close()  # as long as it is followed: the worker obeys nothing of it later
+        self._left = coordinator
         await coordinator.drop_session()
         self._end()
         self._log.info("migration.left", step=step.number)
 
-    async def _goes_on(self, migration: StoreMigration) -> bool:
-        """Reads the step, and passes it on; returns whether the store migrates."""
+    async def _goes_on(self, migration: StoreMigration, joined: Migration) -> bool:
+        """Reads the step, and passes it on; returns whether the store migrates, with the times that it had."""
         step = await self._look()
         if step is None:
             return migration.guards_any  # NATS has lost it, and the service writes it again: until then nothing changes
+        if step.is_on and _times(step) != _times(joined):  # it was off meanwhile, which this worker has not heard of
+            if migration.guards_any:
+                raise MismatchError(
+                    f"store {self._config.store!r} migrates with the lease TTL and call bound {_times(step)} ms, and "
+                    f"this worker is guarded with {_times(joined)} ms: start it again",
+                    field="lease_ttl_ms",
+                )
+            return False
         self._hears(migration, step)
         return step.is_on
 
@@ -288,6 +310,10 @@ class MigratingStore:
             self._log.warning("shadow.failed", error=cause, retry_in_s=RETRY_S)
         else:
             self._log.error("shadow.failed", error=cause, retry_in_s=RETRY_S, exc_info=error)
+
+
+def _times(migration: Migration) -> tuple[int, int]:
+    return migration.lease_ttl_ms, migration.call_bound_ms
 
 
 def _step(migration: Migration) -> Step:

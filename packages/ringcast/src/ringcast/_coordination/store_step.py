@@ -19,6 +19,8 @@ class StoreStep:
     def __init__(self, bus: Bus, store: str, log: EventLog) -> None:
         self.known: Migration | None = None
         """The highest step of those that could be read."""
+        self.is_read = False
+        """Whether it could be read yet: else nothing is known, not even that the store does not migrate."""
         self._bucket = Bucket(bus, names.meta_bucket(store))
         self._data: bytes | None = None
         self._log = log
@@ -51,11 +53,13 @@ class StoreStep:
         data = entry.value if entry is not None else None
         if data is None:
             self._data = self.known = None
+            self.is_read = True
             return
         if data == self._data:
             return
         self._data = data  # what can't be read is said once
         found = decode_migration(data)
+        self.is_read = True
         if self.known is None or found.number > self.known.number:  # else a server has answered that lags behind
             self.known = found
             self._log.info("migration.step", stage=stage_name(found.stage), step=found.number)

@@ -158,6 +158,19 @@ async def test_a_worker_that_stops_once_it_is_off_does_not_keep_the_store_from_t
     assert not (await store.state("b")).guarded
 
 
+async def test_a_key_that_was_given_up_before_stays_so(store: Store) -> None:
+    """It was deleted: a worker that owned partitions of it again, once it is restored, would not serve them."""
+    store.workers["a"].give_up(KEY)
+    await store.meta.put(names.META_MIGRATION, step(Stage.SHADOW, 5))
+
+    async def has_a_plan() -> bool:
+        return len(await store.sessions()) == 2 and await store.owners_planned(5) == ("b",) * PARTITIONS
+
+    await until(has_a_plan)
+    with pytest.raises(NotFoundError):
+        await store.state("a")
+
+
 async def test_other_times_count_for_a_worker_that_has_not_heard_that_it_was_off(store: Store) -> None:
     """Its fence, and what it gives away as the leader, have to go by the same times as those of all others."""
     await store.meta.put(names.META_MIGRATION, step(Stage.SHADOW, 5))

@@ -98,6 +98,7 @@ class MigratingStore:
         self._can_be_guarded = can_be_guarded
         self._report_sessions = report_sessions
         self._step = StoreStep(bus, config.store, log)
+        self._given_up: set[str] = set()
         self._left: StickyCoordinator | None = None
         """What the worker took part in before the store was off."""
         self._agent: str | None = None
@@ -136,6 +137,12 @@ class MigratingStore:
         """The peer rule assigns the partitions of a key in another way."""
         self._assignments[assignment.key] = assignment
         self._reassigned.set()
+
+    def give_up(self, key: str) -> None:
+        """Takes no part in a key any more, also in what begins later."""
+        self._given_up.add(key)
+        if self.coordinator is not None:
+            self.coordinator.give_up(key)
 
     def witnessed_by(self, agent: str) -> None:
         """This agent sees the process end; without an id it does not."""
@@ -208,6 +215,8 @@ class MigratingStore:
         if self._agent is not None:
             coordinator.witnessed_by(self._agent)
         self._participant.follow(coordinator, sticky_times.fence.call_s)
+        for key in self._given_up:
+            coordinator.give_up(key)
         self._log.info("migration.joined", step=step.number)
         self._hears(migration, step)
         async with asyncio.TaskGroup() as tasks:

@@ -29,8 +29,7 @@ class MigratingPeers:
     def give_up(self, key: str) -> None:
         """Takes no part in a key any more."""
         self._peers.give_up(key)
-        if self._store.coordinator is not None:
-            self._store.coordinator.give_up(key)
+        self._store.give_up(key)
 
     def withdraw(self, key: str) -> bool:
         """Takes no part in a key, until :meth:`come_back`; returns whether another worker has to stay.

@@ -6,14 +6,12 @@ import asyncio
 import itertools
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from ringcast import Change, MismatchError, Worker
 from ringcast.hosting import take_replays
-from ringcast_testkit import PATIENCE_S, History, WorkerProcess, until
+from ringcast_testkit import PATIENCE_S, History, WorkerProcess, WrittenFleet
 from ringcast_wire import Strategy
 
 PARTITIONS = 8
@@ -128,14 +126,8 @@ async def test_a_group_of_an_agent_refuses_a_store_with_exclusive_ownership(list
         await worker.start()
 
 
-@dataclass
-class Fleet:
+class Fleet(WrittenFleet):
     """Workers in processes of their own, while rows are written all the time."""
-
-    store: Any
-    history: History
-    values: dict[str, str]
-    workers: list[WorkerProcess]
 
     def owners(self) -> dict[str, set[int]]:
         """What each worker was told of last that it owns."""
@@ -153,39 +145,15 @@ class Fleet:
         met = await asyncio.to_thread(self.history.wait, condition, PATIENCE_S)
         assert met, self.owners()
 
-    async def write(self, ending: asyncio.Event) -> None:
-        for number in itertools.count():
-            if ending.is_set():
-                break
-            row_id = f"row{number % 40}"
-            await self.store.put(row_id, str(number))
-            self.values[row_id] = str(number)
-
-    def held(self) -> dict[str, str]:
-        return {
-            row_id: value
-            for worker in self.workers
-            if worker.running
-            for row_id, (value, _, _) in worker.dump().get("list", {}).items()
-        }
-
 
 @pytest.fixture
 async def fleet(listed: Any) -> AsyncIterator[Fleet]:
     history, place = History(), {"servers": listed.nats_url, "store": listed.name, "keys": ("list",)}
     workers = [WorkerProcess(f"{listed.name}-{name}", history=history, **place) for name in "ab"]
-    fleet, ending = Fleet(listed, history, {}, workers), asyncio.Event()
-    with ExitStack() as stack:
-        for worker in workers:
-            stack.enter_context(worker)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(fleet.write(ending))
-            try:
-                yield fleet
-            finally:
-                ending.set()
-        await until(lambda: asyncio.to_thread(lambda: fleet.held() == fleet.values))
-        assert fleet.history.check_tokens() > 0
+    fleet = Fleet(listed, history, workers)
+    async with fleet.serving(40):
+        yield fleet
+    assert history.check_tokens() > 0
 
 
 def each_has_half(fleet: Fleet) -> bool:

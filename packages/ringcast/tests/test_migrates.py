@@ -6,7 +6,6 @@ import asyncio
 import itertools
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import nats
 import pytest
 from ringcast import MismatchError
 from ringcast.hosting import take_replays
-from ringcast_testkit import PATIENCE_S, History, NatsServer, Report, TcpProxy, WorkerProcess, until
+from ringcast_testkit import PATIENCE_S, History, NatsServer, Report, TcpProxy, WorkerProcess, WrittenFleet, until
 from ringcast_wire import ConditionFailedError, Stage, names
 from ringcast_wire.owner_records import Rule, Table, decode_table
 
@@ -82,13 +81,9 @@ def check_calls(history: History, of_peers: set[int]) -> int:
 
 
 @dataclass
-class Fleet:
+class Fleet(WrittenFleet):
     """Workers in processes of their own, while rows are written all the time, and their operator."""
 
-    store: Any
-    history: History
-    workers: list[WorkerProcess]
-    values: dict[str, str] = field(default_factory=dict)
     of_peers: set[int] = field(default_factory=lambda: {0})
     """The tokens of calls by the peer rule."""
 
@@ -141,22 +136,6 @@ class Fleet:
     def is_of_owner(self, token: int) -> bool:
         return token not in self.of_peers
 
-    async def write(self, ending: asyncio.Event) -> None:
-        for number in itertools.count():
-            if ending.is_set():
-                break
-            row_id = f"row{number % ROWS}"
-            await self.store.put(row_id, str(number))
-            self.values[row_id] = str(number)
-
-    def held(self) -> dict[str, str]:
-        return {
-            row_id: value
-            for worker in self.workers
-            if worker.running
-            for row_id, (value, _, _) in worker.dump().get("list", {}).items()
-        }
-
 
 @pytest.fixture
 async def fleet(store: Any) -> AsyncIterator[Fleet]:
@@ -167,18 +146,10 @@ async def fleet(store: Any) -> AsyncIterator[Fleet]:
     workers = [
         WorkerProcess(f"{store.name}-{name}", history=history, handler_delay_s=HANDLER_S, **place) for name in "abc"
     ]
-    fleet, ending = Fleet(store, history, workers), asyncio.Event()
-    with ExitStack() as stack:
-        for worker in workers:
-            stack.enter_context(worker)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(fleet.write(ending))
-            try:
-                yield fleet
-            finally:
-                ending.set()
-        await until(lambda: asyncio.to_thread(lambda: fleet.held() == fleet.values))
-        assert check_calls(history, fleet.of_peers) > 0
+    fleet = Fleet(store, history, workers)
+    async with fleet.serving(ROWS):
+        yield fleet
+    assert check_calls(history, fleet.of_peers) > 0
 
 
 async def test_there_and_back_while_a_worker_is_killed_and_one_halted(fleet: Fleet) -> None:

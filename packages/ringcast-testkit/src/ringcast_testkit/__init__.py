@@ -8,6 +8,7 @@ from ringcast_testkit._cluster import NatsCluster
 from ringcast_testkit._config_service import ConfigServiceProcess
 from ringcast_testkit._disk import SmallDisk
 from ringcast_testkit._etcd import EtcdServer, etcd_binary
+from ringcast_testkit._fleet import WrittenFleet
 from ringcast_testkit._history import History, Report
 from ringcast_testkit._nats import NatsServer, nats_server_binary
 from ringcast_testkit._ports import ReservedPort
@@ -42,6 +43,7 @@ __all__ = [
     "WarmProcess",
     "WarmProgram",
     "WorkerProcess",
+    "WrittenFleet",
     "attempt",
     "etcd_binary",
     "flags_table",

@@ -15,7 +15,7 @@ from ringcast_wire import InvalidInputError, UnavailableError, check_reason
 
 from ringcast_cli._config import CliConfig
 from ringcast_cli._metadata import opened_store, stopped_by_signals
-from ringcast_cli._options import settings_of, shared_options, wait_options
+from ringcast_cli._options import every_option, settings_of, shared_options, wait_options
 from ringcast_cli._output import console, make_table, note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -65,14 +65,7 @@ def list_members(context: click.Context) -> None:
 
 
 @cluster.command()
-@click.option(
-    "--every",
-    type=click.FloatRange(min=0.2, max=3_600),
-    default=2.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="From one picture to the next.",
-)
+@every_option("From one picture to the next.")
 @shared_options("cluster_store", "etcd", "timeout")
 @click.pass_context
 def top(context: click.Context, every: float) -> None:

@@ -15,7 +15,7 @@ from ringcast_wire import Mode
 from ringcast_cli._client import service_client
 from ringcast_cli._config import CliConfig
 from ringcast_cli._metadata import stopped_by_signals
-from ringcast_cli._options import patience_option, settings_of, shared_options
+from ringcast_cli._options import every_option, patience_option, settings_of, shared_options
 from ringcast_cli._output import note, print_json, print_table, visible
 from ringcast_cli._topology_command import ranges
 
@@ -28,14 +28,7 @@ _SHOWN: Final = 12
 @click.argument("store")
 @click.argument("key", required=False)
 @click.option("--watch", is_flag=True, help="Go on until Ctrl-C.")
-@click.option(
-    "--every",
-    type=click.FloatRange(min=0.2, max=3_600),
-    default=2.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="With --watch: from one look to the next.",
-)
+@every_option("With --watch: from one look to the next.")
 @patience_option(60, DEFAULT_PATIENCE_S, "How long the answers of the workers are waited for.")
 @shared_options("servers", "service", "timeout")
 @click.pass_context

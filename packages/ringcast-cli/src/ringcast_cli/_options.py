@@ -141,6 +141,18 @@ def patience_option(most_s: float, default_s: float, what: str) -> Callable[[F],
     )
 
 
+def every_option(what: str) -> Callable[[F], F]:
+    """``--every``: how long from one look to the next; ``what`` is its help."""
+    return click.option(
+        "--every",
+        type=click.FloatRange(min=0.2, max=3_600),
+        default=2.0,
+        show_default=True,
+        metavar="SECONDS",
+        help=what,
+    )
+
+
 def wait_options(what: str) -> Callable[[F], F]:
     """``--wait``, which does ``what``, and ``--patience``."""
 

@@ -206,11 +206,6 @@ def test_a_step_of_a_migration_is_read_as_it_was_written() -> None:
     for stage in Stage:
         step = Migration(stage=stage, number=7, lease_ttl_ms=10_000, call_bound_ms=1_000)
         assert decode_migration(encode_migration(step)) == step
-        if stage in (Stage.OFF, Stage.SHADOW):
-            step.require_served()
-        else:
-            with pytest.raises(MismatchError, match=f"at the stage {stage.name.lower()}, which this build does not"):
-                step.require_served()
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,6 @@ FROZEN = [
     "Row",
     "RowRule",
     "SealHolder",
-    "SERVED",
     "SlotClaim",
     "Stage",
     "StoreDeletedError",

@@ -76,7 +76,6 @@ from ringcast_wire._messages import (
 )
 from ringcast_wire._migration import (
     MIGRATING_WIRE_VERSION,
-    SERVED,
     Migration,
     Stage,
     decode_migration,
@@ -162,7 +161,6 @@ __all__ = [
     "Role",
     "Row",
     "RowRule",
-    "SERVED",
     "SealHolder",
     "SlotClaim",
     "Stage",

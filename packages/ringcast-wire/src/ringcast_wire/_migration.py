@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from ringcast_wire._errors import InvalidInputError, MismatchError, ProtocolError
+from ringcast_wire._errors import InvalidInputError, ProtocolError
 from ringcast_wire._ownership_times import check_ownership_times
 
 MIGRATING_WIRE_VERSION: Final = 2
@@ -26,10 +26,6 @@ class Stage(IntEnum):
     SHADOW = 1  # a leader publishes the table, and nobody obeys it
     VALIDATE = 2  # each worker is guarded, and says so
     SWITCH = 3  # the table names the owners
-
-
-SERVED: Final = frozenset(Stage)
-"""The stages at which this build serves a store, and to which an operator can go."""
 
 
 def next_stages(stage: Stage) -> frozenset[Stage]:
@@ -61,19 +57,6 @@ class Migration(msgspec.Struct, frozen=True, kw_only=True):
     def is_on(self) -> bool:
         """Whether the store migrates."""
         return self.stage is not Stage.OFF
-
-    def require_served(self) -> None:
-        """Refuses what this build does not serve.
-
-        Raises:
-            MismatchError: the store is at a later stage.
-        """
-        if self.stage not in SERVED:
-            raise MismatchError(
-                f"the store migrates and is at the stage {stage_name(self.stage)}, which this build does not serve: "
-                f"it serves {', '.join(map(stage_name, sorted(SERVED)))}",
-                field="stage",
-            )
 
 
 def stage_name(stage: Stage) -> str:

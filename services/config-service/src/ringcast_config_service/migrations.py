@@ -5,7 +5,6 @@ from __future__ import annotations
 from ringcast_wire import (
     DEFAULT_CALL_BOUND_MS,
     DEFAULT_LEASE_TTL_MS,
-    SERVED,
     InvalidInputError,
     Migration,
     Mode,
@@ -43,7 +42,7 @@ def next_step(
                     field=name,
                 )
         return None
-    able = next_stages(was) & SERVED
+    able = next_stages(was)
     if stage not in able:
         raise InvalidInputError(
             f"store {store.name!r} is at the stage {stage_name(was)}: it can't go to {stage_name(stage)}, only to "

@@ -28,8 +28,7 @@ async def load_settings(bus: Bus, store: str) -> StoreSettings:
         UnknownStoreError: there is no such store, or its creation has not been finished.
         StoreDeletedError: it is deleted.
         UnavailableError: JetStream does not answer.
-        MismatchError: the store needs another version of this package, or migrates and is at a stage that this one
-            does not serve.
+        MismatchError: the store needs another version of this package.
         ProtocolError: the step of its migration can't be read.
     """
     bucket = Bucket(bus, names.meta_bucket(store))
@@ -51,7 +50,7 @@ async def load_settings(bus: Bus, store: str) -> StoreSettings:
         raise StoreDeletedError(deleted.value.decode(errors="replace"), field="store")
     settings = StoreSettings.from_kv(values)
     if step is not None and step.value:
-        decode_migration(step.value).require_served()
+        decode_migration(step.value)
     return settings
 
 

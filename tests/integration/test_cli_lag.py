@@ -3,64 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import nats
 import pytest
-from ringcast import Change, Mode, PoisonPolicy, Worker
-from ringcast_client import ConfigServiceClient
-from ringcast_testkit import PATIENCE_S, History, WorkerProcess, until
+from ringcast import Change, Mode, PoisonPolicy
+from ringcast_testkit import PATIENCE_S, until
 from ringcast_wire import Strategy, names
 from ringcast_wire.reports import decode_report_request
 
 from tests.integration.cli_process import Cli, Servers
-
-PARTITIONS = 8
-
-
-class Bench:
-    """A store, its client, workers of it that end with the test, and the command."""
-
-    def __init__(
-        self, servers: Servers, cli: Cli, store: str, client: ConfigServiceClient, stack: AsyncExitStack
-    ) -> None:
-        self.servers, self.cli, self.store, self.client, self._stack = servers, cli, store, client, stack
-
-    async def create(self, **settings: Any) -> None:
-        await self.client.create_store(self.store, **{"partition_count": PARTITIONS, **settings})
-
-    async def worker(self, name: str, handler: Any = None, **settings: Any) -> Worker:
-        """With a window of 0.1 s, so that tests need not wait."""
-        made = {"keys": ["list"], "stabilisation_s": 0.1, "handler": handler, **settings}
-        worker = Worker(servers=self.servers.nats.url, store=self.store, worker_id=f"{self.store}-{name}", **made)
-        await self._stack.enter_async_context(worker)
-        await worker.wait_ready(timeout_s=PATIENCE_S)
-        return worker
-
-    async def fill(self, rows: int = 40) -> None:
-        for number in range(rows):
-            await self.client.put(self.store, "list", f"row{number}", "value")
-
-    async def lag(self, *words: object) -> dict[str, Any]:
-        """What the command says of the key `list`. The workers of this process answer meanwhile."""
-        found = await asyncio.to_thread(self.cli.ok, "lag", self.store, "list", "--json", *words)
-        document: dict[str, Any] = found.document
-        return document
-
-    async def lag_until(self, condition: Any, *words: object) -> dict[str, Any]:
-        """The same, again until it is so."""
-        async with asyncio.timeout(PATIENCE_S):
-            while not condition(found := await self.lag(*words)):
-                pass
-        return found
+from tests.integration.worker_bench import PARTITIONS, Bench, worker_bench
 
 
 @pytest.fixture
 async def bench(servers: Servers, cli: Cli, store_name: str) -> AsyncIterator[Bench]:
-    async with ConfigServiceClient(servers.service.address) as client, AsyncExitStack() as stack:
-        yield Bench(servers, cli, store_name, client, stack)
+    async with worker_bench(servers, cli, store_name) as made:
+        yield made
+
+
+async def _lag(bench: Bench, *words: object) -> dict[str, Any]:
+    """What the command says of the key `list`."""
+    return await bench.told("lag", bench.store, "list", *words)
+
+
+async def _lag_until(bench: Bench, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The same, again until it is so."""
+    return await bench.told_until(condition, "lag", bench.store, "list")
 
 
 @pytest.mark.parametrize("strategy", [Strategy.JUMP, Strategy.RING, Strategy.STICKY])
@@ -68,7 +38,7 @@ async def test_workers_that_share_a_key_have_all_of_it(bench: Bench, strategy: S
     await bench.create(strategy=strategy)
     await bench.fill()
     workers = [await bench.worker(name) for name in ("a", "b")]
-    found = await bench.lag_until(lambda lag: lag["converged"])
+    found = await _lag_until(bench, lambda lag: lag["converged"])
     assert (found["behind"], found["unowned"], found["silent"]) == (0, [], [])
     assert {each["worker_id"]: each["partitions"] for each in found["workers"]} == {
         worker.config.worker_id: len(worker.owned("list")) for worker in workers
@@ -83,7 +53,7 @@ async def test_each_worker_of_a_full_store_has_every_partition(bench: Bench) -> 
     await bench.fill(5)
     for name in ("a", "b"):
         await bench.worker(name)
-    found = await bench.lag_until(lambda lag: lag["converged"])
+    found = await _lag_until(bench, lambda lag: lag["converged"])
     assert [(each["partitions"], each["behind"], each["phase"]) for each in found["workers"]] == [(8, 0, None)] * 2
 
 
@@ -98,14 +68,14 @@ async def test_a_handler_that_does_not_return_is_behind(bench: Bench) -> None:
     await bench.worker("a", handler)
     written = await bench.client.put(bench.store, "list", "row", "value")
     await begun.wait()
-    found = await bench.lag()
+    found = await _lag(bench)
     (worker,) = found["workers"]
     assert not found["converged"]
     assert (worker["behind"], worker["most_behind"]) == (1, written.partition)
     assert worker["oldest_s"] > 0
     assert worker["handler_s"] > 0
     gate.set()
-    await bench.lag_until(lambda lag: lag["converged"])
+    await _lag_until(bench, lambda lag: lag["converged"])
 
 
 async def test_blocked_rows_and_errors_are_told(bench: Bench) -> None:
@@ -117,7 +87,7 @@ async def test_blocked_rows_and_errors_are_told(bench: Bench) -> None:
     worker = await bench.worker("a", handler, handler_tries=1, poison_policy=PoisonPolicy.BLOCK)
     await bench.client.put(bench.store, "list", "row", "value")
     await worker.wait_until("list", lambda: bool(worker.blocked("list")), timeout_s=PATIENCE_S)
-    (told,) = (await bench.lag())["workers"]
+    (told,) = (await _lag(bench))["workers"]
     assert (told["blocked"], told["last_error"]) == (1, "row: ValueError('not this one')")
 
 
@@ -125,17 +95,10 @@ async def test_a_worker_that_is_halted_does_not_answer(bench: Bench) -> None:
     await bench.create()
     await bench.fill(5)
     other = await bench.worker("a")
-    with WorkerProcess(
-        f"{bench.store}-halted",
-        servers=bench.servers.nats.url,
-        store=bench.store,
-        keys=("list",),
-        history=History(),
-        stabilisation_s=0.1,
-    ) as process:
+    with bench.process("halted") as process:
         await until(lambda: len(other.owned("list")) < PARTITIONS)
         process.pause()
-        found = await bench.lag("--patience", 0.3)
+        found = await _lag(bench, "--patience", 0.3)
     assert not found["converged"]
     assert found["silent"] == [process.worker_id]
     assert {each["worker_id"]: each["problem"] for each in found["workers"]}[process.worker_id] == "it does not answer"
@@ -145,7 +108,7 @@ async def test_a_worker_that_is_halted_does_not_answer(bench: Bench) -> None:
 async def test_nothing_owns_a_key_without_workers(bench: Bench) -> None:
     await bench.create()
     await bench.fill(1)
-    found = await bench.lag()
+    found = await _lag(bench)
     assert (found["converged"], found["unowned"], found["workers"]) == (False, [*range(PARTITIONS)], [])
 
 
@@ -162,7 +125,7 @@ async def test_an_answer_that_can_not_be_read_is_told(bench: Bench) -> None:
     try:
         await nc.subscribe(names.report_subject(bench.store, "list"), cb=answer)
         await nc.flush()
-        found = await bench.lag_until(lambda lag: lag["unreadable"])
+        found = await _lag_until(bench, lambda lag: lag["unreadable"])
     finally:
         await nc.close()
     assert list(found["unreadable"]) == ["liar"]

@@ -109,7 +109,7 @@ def _row(worker: WorkerLag) -> list[str]:
         worker.worker_id,
         f"{worker.partitions}" + (f" ({worker.loading} loading)" if worker.loading else ""),
         "?" if worker.behind is None else str(worker.behind),
-        *(_seconds(each) for each in (worker.oldest_s, worker.stale_s, worker.handler_s)),
+        *(seconds(each) for each in (worker.oldest_s, worker.stale_s, worker.handler_s)),
         str(worker.blocked),
         str(worker.dead_lettered),
         _state(worker),
@@ -135,7 +135,7 @@ def _notes(lag: KeyLag) -> list[str]:
         found.append(f"{lag.left_out} answers came twice or were too many, and were left out")
     for worker in lag.workers:
         if worker.last_error:
-            ago = _seconds(worker.last_error_s)
+            ago = seconds(worker.last_error_s)
             found.append(f"{worker.worker_id}: last error of the handler, {ago} ago: {visible(worker.last_error)}")
         if worker.dropped or worker.unopened:
             found.append(f"{worker.worker_id}: {worker.dropped} changes dropped, {worker.unopened} values unopened")
@@ -147,8 +147,9 @@ def _some(numbers: Sequence[int]) -> str:
     return ",".join(runs[:_SHOWN]) + (f" and {len(runs) - _SHOWN} more runs" if len(runs) > _SHOWN else "")
 
 
-def _seconds(seconds: float) -> str:
-    return "-" if not seconds else f"{seconds:.1f}s" if seconds < 60 else f"{seconds / 60:.1f}m"
+def seconds(duration_s: float) -> str:
+    """As the tables of commands show a duration; ``-`` for none."""
+    return "-" if not duration_s else f"{duration_s:.1f}s" if duration_s < 60 else f"{duration_s / 60:.1f}m"
 
 
 COMMANDS: Final = {"lag": lag}

@@ -99,12 +99,15 @@ class KeyLag:
 @dataclass(frozen=True, slots=True)
 class RowAnswers:
     """What the workers of a key know of one row. ``published``: the revision that the newest event of its partition
-    took it to; ``None``: no event is stored."""
+    took it to; ``None``: no event is stored. ``history``: that which the config service has of the key now, empty if it
+    does not say. Revisions of two histories can't be compared."""
 
     topology: Topology
+    partition: int
     round: ReportRound
     published: int | None
     published_history: str = ""
+    history: str = ""
 
 
 class FleetReader:
@@ -165,10 +168,13 @@ class FleetReader:
 
         Raises:
             UnknownStoreError: there is no such store.
+            UnknownKeyError: the key has no workers, and the config service says that it was never written to.
             UnavailableError: NATS does not answer.
         """
         async with answered_within(self._servers, self._timeout_s):
             topology = await topology_over(self._client, store, key, timeout_s=self._timeout_s)
+        heads = await self._heads(topology)
+        async with answered_within(self._servers, self._timeout_s):
             number = row_partition(row_id, topology.settings.partition_count)
             data = await last_event(self._client, store, key, number, timeout_s=self._timeout_s)
         found = await self._ask(topology, row_id=row_id, patience_s=patience_s)
@@ -176,9 +182,9 @@ class FleetReader:
             event = decode_event(data) if data is not None else None
         except ProtocolError:
             event = None
-        if event is None:
-            return RowAnswers(topology, found, None)
-        return RowAnswers(topology, found, event.rev, event.history)
+        published, of_history = (event.rev, event.history) if event is not None else (None, "")
+        history = heads.history if heads is not None else ""
+        return RowAnswers(topology, number, found, published, of_history, history)
 
     async def _ask(self, topology: Topology, *, row_id: str = "", patience_s: float) -> ReportRound:
         if not 0 < patience_s <= 3_600:

@@ -22,8 +22,10 @@ ROUND = "0" * 16
 def _report(row: dict[str, Any] | None = None, **settings: Any) -> WorkerReport:
     """By default of an owner that has applied the row."""
     facts = {"owned": True, "state": "live", "delivered": True, "heard": VERSION, "applied": VERSION, **(row or {})}
-    made = {"kind": WorkerKind.APPLICATION, "history": "h", **settings}
-    spans = {"spans": [PARTITION, 1], "applied": [facts["applied"]]} if facts["owned"] else {"spans": [], "applied": []}
+    made: dict[str, Any] = {"kind": WorkerKind.APPLICATION, "history": "h", **settings}
+    spans: dict[str, Any] = {"spans": [], "applied": []}
+    if facts["owned"]:
+        spans = {"spans": [PARTITION, 1], "applied": [facts["applied"]]}
     return WorkerReport(
         WIRE_VERSION,
         ROUND,

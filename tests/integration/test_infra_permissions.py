@@ -21,7 +21,7 @@ EVENT = names.notify_subject("gateway", "blocklist", 3)
 NODES = names.nodes_bucket("gateway")
 META = names.meta_bucket("gateway")
 LEASES = names.LEASES_BUCKET
-ME, OTHER = "worker-0", "worker-1"
+ME, OTHER, THIRD = "worker-0", "worker-1", "worker-2"
 MINE, THEIRS = (names.consumer_name("ringcast", worker) for worker in (ME, OTHER))
 WATCH, THEIR_WATCH = (names.watch_name("gateway", worker) for worker in (ME, OTHER))
 
@@ -201,16 +201,19 @@ async def test_a_tool_may_not_publish(server: InfraNats, service: ConfigServiceP
 async def test_a_tool_may_ask_workers_how_far_they_are(
     server: InfraNats, service: ConfigServiceProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Request and answers go from account to account."""
+    """Request and answers go from account to account.
+
+    The other worker has no lease in this file: what is forged would look like one.
+    """
     for name, value in {**server.login("tools"), "jetstream_api": WORKER_API}.items():
         monkeypatch.setenv(f"RINGCAST_{name.upper()}", value)
-    async with server.worker(ME) as me, server.worker(OTHER) as other, FleetReader.open(server.url) as reader:
-        for worker in (me, other):
+    async with server.worker(ME) as me, server.worker(THIRD) as third, FleetReader.open(server.url) as reader:
+        for worker in (me, third):
             await worker.wait_ready(timeout_s=PATIENCE_S)
-        await until(lambda: len(me.owned("blocklist")) + len(other.owned("blocklist")) == 4)
+        await until(lambda: len(me.owned("blocklist")) + len(third.owned("blocklist")) == 4)
         found = await reader.lag("gateway", "blocklist", patience_s=PATIENCE_S)
         answers = await reader.row("gateway", "blocklist", "row1", patience_s=PATIENCE_S)
-    assert [each.worker_id for each in found.workers if each.answered] == [ME, OTHER]
+    assert [each.worker_id for each in found.workers if each.answered] == [ME, THIRD]
     assert (found.silent, found.behind) == ((), 0)
     assert answers.published
     owners = [report.row.owned for report in answers.round.reports.values() if report.row is not None]
@@ -332,8 +335,9 @@ async def test_a_watch_of_a_worker_can_feed_no_stream(worker: Bus, operator: Bus
     await worker.nc.request(f"$KV.{NODES}.blocklist.{ME}", b"forged", timeout=PATIENCE_S)
     inbox = worker.nc.new_inbox()
     heard = await worker.nc.subscribe(inbox)
-    with suppress(NotFoundError):
-        await js.delete_consumer(STREAM, MINE)
+    for stream, consumer in ((STREAM, MINE), (f"KV_{NODES}", WATCH)):  # of a worker before
+        with suppress(NotFoundError):
+            await js.delete_consumer(stream, consumer)
     before = await sequences(operator)
     for target in (EVENT, f"$KV.{META}.mode", f"$KV.{LEASES}.{OTHER}", names.dead_subject("gateway", "blocklist", 0)):
         await create_watch(worker, target)

@@ -110,6 +110,7 @@ FROZEN = [
     "shown_path",
     "split_chunks",
     "stage_name",
+    "take_answer",
     "without_passwords",
 ]
 

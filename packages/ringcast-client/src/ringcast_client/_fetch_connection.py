@@ -14,8 +14,8 @@ from ringcast_wire import (
     NatsLogin,
     RingcastError,
     UnavailableError,
-    error_from_code,
     names,
+    take_answer,
     without_passwords,
 )
 
@@ -129,13 +129,8 @@ class FetchConnection:
         pending = self._pending.get(msg.subject.rpartition(".")[2])
         if pending is None:
             return
-        headers = msg.headers or {}
         try:
-            if headers.get("Status") == "503":
-                raise UnavailableError("no config service answers: none is running on this NATS")
-            if (code := headers.get(names.HEADER_ERROR)) is not None:
-                raise error_from_code(code, msg.data.decode(errors="replace"))
-            pending.body = pending.assembler.add(headers.get(names.HEADER_CHUNK), msg.data)
+            pending.body = take_answer(pending.assembler, msg.headers, msg.data)
         except RingcastError as error:
             pending.error = error
         pending.changed.set()

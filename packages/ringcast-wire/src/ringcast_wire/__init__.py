@@ -39,6 +39,7 @@ from ringcast_wire._errors import (
     shown_path,
 )
 from ringcast_wire._event_log import EventLog, field_text
+from ringcast_wire._fetch_answers import take_answer
 from ringcast_wire._login import NatsLogin, without_passwords
 from ringcast_wire._login_settings import check_login_settings
 from ringcast_wire._messages import (
@@ -211,5 +212,6 @@ __all__ = [
     "shown_path",
     "split_chunks",
     "stage_name",
+    "take_answer",
     "without_passwords",
 ]

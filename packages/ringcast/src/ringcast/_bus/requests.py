@@ -7,7 +7,7 @@ import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from ringcast_wire import ChunkAssembler, RingcastError, UnavailableError, error_from_code, limits, names
+from ringcast_wire import ChunkAssembler, RingcastError, UnavailableError, limits, names, take_answer
 
 from ringcast._bus.budget import FetchBudget
 from ringcast._bus.bus import TRANSIENT, Bus, Message, translated
@@ -119,17 +119,8 @@ class FetchClient:
         pending = self._pending.get(msg.subject.rpartition(".")[2])
         if pending is None or pending.done.done():
             return
-        headers = msg.headers or {}
-        if headers.get("Status") == "503":
-            pending.done.set_exception(UnavailableError("no config service answers: none is running on this NATS"))
-        elif (code := headers.get(names.HEADER_ERROR)) is not None:
-            pending.done.set_exception(error_from_code(code, msg.data.decode(errors="replace")))
-        else:
-            self._on_chunk(pending, headers.get(names.HEADER_CHUNK), msg.data)
-
-    def _on_chunk(self, pending: _Pending, header: str | None, data: bytes) -> None:
         try:
-            body = pending.assembler.add(header, data)
+            body = take_answer(pending.assembler, msg.headers, msg.data)
         except RingcastError as error:
             pending.done.set_exception(error)
             return

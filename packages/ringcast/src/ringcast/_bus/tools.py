@@ -12,7 +12,7 @@ import nats
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
-from ringcast_wire import ChunkAssembler, UnavailableError, error_from_code, names, without_passwords
+from ringcast_wire import ChunkAssembler, UnavailableError, names, take_answer, without_passwords
 
 from ringcast._bus.bus import Message
 from ringcast._bus.kv import EXPECTED, WRONG_SEQUENCE, expected
@@ -152,8 +152,8 @@ async def ask(nc: Client, subject: str, *, timeout_s: float) -> Message | None:
         return None
 
 
-async def fetch(nc: Client, subject: str, payload: bytes = b"", *, timeout_s: float) -> bytes:
-    """The whole answer of a config service to a fetch.
+async def fetch(nc: Client, subject: str, *, timeout_s: float) -> bytes:
+    """The whole answer of a config service to a fetch without a body.
 
     Raises:
         UnavailableError: no service answers, or not within ``timeout_s``.
@@ -163,15 +163,9 @@ async def fetch(nc: Client, subject: str, payload: bytes = b"", *, timeout_s: fl
     answers = await nc.subscribe(inbox)
     try:
         async with asyncio.timeout(timeout_s):
-            await nc.publish(subject, payload, reply=inbox)
+            await nc.publish(subject, reply=inbox)
             async for message in answers.messages:
-                headers = message.headers or {}
-                if headers.get("Status") == _NO_RESPONDERS:
-                    raise UnavailableError("no config service answers: none is running on this NATS")
-                if (code := headers.get(names.HEADER_ERROR)) is not None:
-                    raise error_from_code(code, message.data.decode(errors="replace"))
-                body = parts.add(headers.get(names.HEADER_CHUNK), message.data)
-                if body is not None:
+                if (body := take_answer(parts, message.headers, message.data)) is not None:
                     return body
     except TimeoutError:
         pass

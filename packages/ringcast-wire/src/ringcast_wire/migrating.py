@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from ringcast_wire._migration import Stage
+from ringcast_wire._migration import Migration, Stage
 from ringcast_wire.owner_records import Rule, State, Table
 
 
@@ -22,6 +22,11 @@ class Step(NamedTuple):
     number: int
     is_back: bool = False
 
+    @classmethod
+    def of(cls, migration: Migration) -> Step:
+        """The step that a store is at."""
+        return cls(migration.stage, migration.number, migration.is_back)
+
     @property
     def guards(self) -> bool:
         """Whether a worker that starts is guarded from its start: in between a table may have named owners."""
@@ -31,6 +36,15 @@ class Step(NamedTuple):
     def rule(self) -> Rule:
         """The rule that the leader is to bring about."""
         return Rule.OWNERS if self.stage is Stage.SWITCH else Rule.PEERS
+
+
+def possible_members(registered: Collection[str], states: Mapping[str, State]) -> set[str]:
+    """The workers of a key that may have calls that no table has let start.
+
+    An agent deletes the registration of a worker whose socket has closed, and whose calls may still run. Its state
+    stays, and says that it is not guarded.
+    """
+    return {*registered, *(name for name, state in states.items() if not state.guarded)}
 
 
 def unguarded(step: Step, members: Collection[str], states: Mapping[str, State]) -> frozenset[str]:

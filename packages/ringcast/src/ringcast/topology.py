@@ -26,8 +26,8 @@ from ringcast_wire import (
     decode_migration,
     names,
 )
-from ringcast_wire.migrating import Step, unguarded
-from ringcast_wire.owner_records import Phase, Rule, Session, Table
+from ringcast_wire.migrating import Step, possible_members, unguarded
+from ringcast_wire.owner_records import Phase, Rule, Session
 
 from ringcast._bus.tools import ToolBus, answered_within, ask, open_bus, read_bucket
 from ringcast._coordination.sticky_view import KeyRecords, key_records
@@ -238,10 +238,13 @@ def _topology(read: _Buckets, store: str, key: str) -> Topology:
     membership.nodes.replace({name: Entry(1, data) for name, data in nodes.items()})
     membership.leases.replace({name: Entry(1, data) for name, data in leases.items()})
     live = membership.members(key) if settings.mode is Mode.PARTITIONED else ()
-    by_peers: tuple[str | None, ...] = owners(settings, live) if live else (None,) * settings.partition_count
-    table = _migrating_table(read, key)
-    is_by_table = table is not None and table.rule is Rule.OWNERS
-    owner_of = tuple(_worker(each.owner) for each in table.entries) if table is not None and is_by_table else by_peers
+    owner_of: tuple[str | None, ...] = owners(settings, live) if live else (None,) * settings.partition_count
+    step = read.migration
+    is_on = step is not None and step.is_on
+    migrating = key_records(read.owners, None, key, settings.partition_count) if is_on else None
+    table = migrating.table if migrating is not None else None
+    if table is not None and table.rule is Rule.OWNERS:
+        owner_of = tuple(_worker(each.owner) for each in table.entries)
     owned: dict[str, list[int]] = {}
     for partition, owner in enumerate(owner_of):
         if owner is not None:
@@ -253,24 +256,13 @@ def _topology(read: _Buckets, store: str, key: str) -> Topology:
         if record is not None:
             lease = membership.leases.get(record.lease, LeaseRecord)
             members.append(_member(worker_id, record, lease, owned.get(worker_id, [])))
-    return Topology(store, key, settings, tuple(members), owner_of, shadow=_shadow(read, key, members))
+    shadow = _shadow(step, migrating, members) if step is not None and migrating is not None else None
+    return Topology(store, key, settings, tuple(members), owner_of, shadow=shadow)
 
 
-def _migrating_table(read: _Buckets, key: str) -> Table | None:
-    """The table of a store of peers, if it migrates."""
-    if read.migration is None or not read.migration.is_on:
-        return None
-    return key_records(read.owners, None, key, read.settings.partition_count).table
-
-
-def _shadow(read: _Buckets, key: str, members: Sequence[Member]) -> Shadow | None:
-    step = read.migration
-    if step is None or not step.is_on:
-        return None
-    records = key_records(read.owners, None, key, read.settings.partition_count)
+def _shadow(step: Migration, records: KeyRecords, members: Sequence[Member]) -> Shadow:
     table, states = records.table, records.states
     registered = {member.worker_id for member in members}
-    free = registered | {name for name, state in states.items() if not state.guarded}
     is_current = table is not None and table.step == step.number
     said = {Session(name, state.lease, state.session) for name, state in states.items() if state.session}
     workers = said if table is None or table.rule is not Rule.PEERS else said & set(table.peers)
@@ -280,7 +272,7 @@ def _shadow(read: _Buckets, key: str, members: Sequence[Member]) -> Shadow | Non
         tuple(sorted(session.worker_id for session in workers)) if is_current else (),
         tuple(_worker(entry.owner) for entry in table.entries) if table is not None and is_current else None,
         table.rule.value if table is not None and is_current else None,
-        tuple(sorted(unguarded(Step(step.stage, step.number), free, states))),
+        tuple(sorted(unguarded(Step.of(step), possible_members(registered, states), states))),
         tuple(sorted(name for name in registered if name in states and states[name].guarded)),
     )
 

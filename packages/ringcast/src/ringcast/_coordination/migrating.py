@@ -207,7 +207,7 @@ class MigratingStore:
             log=self._log,
             times=sticky_times,
             # Where calls run already, they do so without having been let start.
-            migrates=Migrates(_OFF if self._has_begun else _step(step), self._participant),
+            migrates=Migrates(_OFF if self._has_begun else Step.of(step), self._participant),
             report_sessions=self._report_sessions,
         )
         migration = coordinator.migration
@@ -252,7 +252,7 @@ class MigratingStore:
 
     def _hears(self, migration: StoreMigration, step: Migration) -> None:
         self._participant.may_have_migrated(step.is_on)
-        migration.heard(_step(step))
+        migration.heard(Step.of(step))
         self._begin()
 
     def _begin(self) -> None:
@@ -289,7 +289,7 @@ class MigratingStore:
             return self._step.known
         self._failures = 0
         self._participant.step_unknown("")
-        if step is not None and _step(step).guards and not self._can_be_guarded and not enrolled <= self._known:
+        if step is not None and Step.of(step).guards and not self._can_be_guarded and not enrolled <= self._known:
             raise MismatchError(
                 f"store {self._config.store!r} migrates to exclusive ownership and is at the stage "
                 f"{stage_name(step.stage)}, where no groups of an agent are served",
@@ -297,7 +297,7 @@ class MigratingStore:
             )
         self._enrolled -= enrolled
         self._known |= enrolled
-        if step is None or not _step(step).guards:
+        if step is None or not Step.of(step).guards:
             self._begin()
         return step
 
@@ -323,7 +323,3 @@ class MigratingStore:
 
 def _times(migration: Migration) -> tuple[int, int]:
     return migration.lease_ttl_ms, migration.call_bound_ms
-
-
-def _step(migration: Migration) -> Step:
-    return Step(migration.stage, migration.number, migration.is_back)

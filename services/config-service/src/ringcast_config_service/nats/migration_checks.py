@@ -23,7 +23,7 @@ from ringcast_wire import (
     names,
     stage_name,
 )
-from ringcast_wire.migrating import Step, may_end, unguarded
+from ringcast_wire.migrating import Step, may_end, possible_members, unguarded
 from ringcast_wire.owner_records import State, Table, check_numbers, decode_state, decode_table
 
 from ringcast_config_service.repository import StoreRecord
@@ -48,12 +48,8 @@ class KeyWorkers:
 
     @property
     def members(self) -> set[str]:
-        """The workers that may have calls that no table has let start.
-
-        An agent deletes the registration of a worker whose socket has closed, and whose calls may still run. Its state
-        stays, and says that it is not guarded.
-        """
-        return self.registered | {name for name, state in self.states.items() if not state.guarded}
+        """The workers that may have calls that no table has let start."""
+        return possible_members(self.registered, self.states)
 
 
 async def check_step(js: JetStreamContext, store: StoreRecord, stage: Stage) -> None:
@@ -66,7 +62,7 @@ async def check_step(js: JetStreamContext, store: StoreRecord, stage: Stage) -> 
     before = store.migration
     if before is None or stage is Stage.SHADOW or (stage is Stage.OFF and not before.is_back):
         return
-    step = Step(before.stage, before.number, before.is_back)
+    step = Step.of(before)
     for key, workers in sorted((await _read(js, store)).items()):
         if stage is Stage.OFF:
             _check_end(store, key, workers, step)

@@ -43,6 +43,23 @@ async def until(worker: Worker, condition: Callable[[], bool]) -> None:
     await worker.wait_until("list", condition, timeout_s=PATIENCE_S)
 
 
+class SlowRow:
+    """A handler that keeps the row ``slow`` until it is let go."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self._has_it = asyncio.Event()
+
+    async def handle(self, change: Change) -> None:
+        if change.row_id == "slow":
+            self._has_it.set()
+            await self.go.wait()
+
+    async def wait_handled(self) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await self._has_it.wait()
+
+
 def exposed(text: str) -> Iterator[tuple[str, str, set[frozenset[str]]]]:
     """Name, kind and sets of labels of everything of ours; without the labels that the format adds to histograms."""
     for family in text_string_to_metric_families(text):
@@ -121,18 +138,11 @@ async def test_what_happens_is_counted(store: Store, metrics: PrometheusMetrics)
 async def test_a_slow_handler_shows_as_inflight_and_latency(store: Store, metrics: PrometheusMetrics) -> None:
     await store.create(partition_count=1)
     await store.put("first", "x")
-    going, go = asyncio.Event(), asyncio.Event()
-
-    async def handler(change: Change) -> None:
-        if change.row_id == "slow":
-            going.set()
-            await go.wait()
-
-    async with store.worker(handler=handler, metrics=metrics) as worker:
+    slow = SlowRow()
+    async with store.worker(handler=slow.handle, metrics=metrics) as worker:
         await worker.wait_ready(timeout_s=PATIENCE_S)
         await store.put("slow", "1")
-        async with asyncio.timeout(PATIENCE_S):
-            await going.wait()
+        await slow.wait_handled()
         consumer = {
             "store": store.name,
             "worker_id": worker.config.worker_id,
@@ -143,7 +153,7 @@ async def test_a_slow_handler_shows_as_inflight_and_latency(store: Store, metric
             partition, version = await store.put(f"r{number}", "1")
         await until(worker, lambda: read(metrics, "config_consumer_messages_total", **consumer) == before + 5)
         assert read(metrics, "config_consumer_inflight", **consumer) == 6
-        go.set()
+        slow.go.set()
         await worker.wait_for("list", partition, version, timeout_s=PATIENCE_S)
         assert read(metrics, "config_consumer_inflight", **consumer) == 0
 
@@ -259,27 +269,20 @@ async def test_the_age_of_what_waits_for_a_handler_is_told(store: Store, metrics
     """From the first change that is not applied; one that observes tells it too, and owns nothing."""
     await store.create(partition_count=1)
     await store.put("first", "x")
-    going, go = asyncio.Event(), asyncio.Event()
-
-    async def handler(change: Change) -> None:
-        if change.row_id == "slow":
-            going.set()
-            await go.wait()
-
-    async with store.worker(handler=handler, metrics=metrics) as worker:
+    slow = SlowRow()
+    async with store.worker(handler=slow.handle, metrics=metrics) as worker:
         await worker.wait_ready(timeout_s=PATIENCE_S)
         mine = {"store": store.name, "key": "list", "worker_id": worker.config.worker_id}
         assert read(metrics, "config_oldest_unapplied_age_seconds", **mine) == 0
         assert read(metrics, "config_partition_count", **mine) == 1
         partition, version = await store.put("slow", "1")
-        async with asyncio.timeout(PATIENCE_S):
-            await going.wait()
+        await slow.wait_handled()
         earlier = read(metrics, "config_oldest_unapplied_age_seconds", **mine)
         assert earlier is not None
         assert 0 < earlier < PATIENCE_S
         _, version = await store.put("slow", "2")
         assert (read(metrics, "config_oldest_unapplied_age_seconds", **mine) or 0) > earlier
-        go.set()
+        slow.go.set()
         await worker.wait_for("list", partition, version, timeout_s=PATIENCE_S)
         await until(worker, lambda: read(metrics, "config_oldest_unapplied_age_seconds", **mine) == 0)
     async with store.worker("observer", observe=True, metrics=metrics) as worker:

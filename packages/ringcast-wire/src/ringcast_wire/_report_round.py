@@ -241,7 +241,6 @@ class _Round:
         body = parts.add((message.headers or {}).get(names.HEADER_CHUNK), message.data)
         if body is None:
             return None
-        del self._parts[worker_id]
         report = decode_report(body)
         if report.round_id != self.id:
             raise ProtocolError(f"report is of round {report.round_id}, and was sent to round {self.id}")

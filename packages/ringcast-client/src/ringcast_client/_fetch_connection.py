@@ -60,8 +60,8 @@ class FetchConnection:
                     connection._client, connection._last_error = Client(), None
                     await connection._connect(servers, login, name, timeout_s)
         except (OSError, TimeoutError, ValueError, nats.errors.Error) as error:
-            await connection.close()
             why = str(connection._last_error or error) or "no answer in time"
+            await connection.close()  # after that: its own errors say nothing of the reason
             raise UnavailableError(f"NATS at {without_passwords(servers)} can't be reached: {why}") from None
         return connection
 

@@ -73,8 +73,9 @@ REPLAYS = "config.replay.*.*"
 """What the config service says to workers, who hear it for their keys alone."""
 REPORT_REQUESTS = "config.report.>"
 REPORTS = "config.reported.>"
-"""What the tools ask of workers, and what these answer: from account to account, since no message passes through two
-imports."""
+"""What the config service and the tools ask of workers, and what these answer: from account to account, since no message
+passes through two imports. An answer goes to both accounts, whichever of them asked."""
+ASKERS = ("RINGCAST", "TOOLS")
 MOST_CONNECTIONS = {"WORKERS": 9_000, "TOOLS": 100}
 """Of ``max_connections`` in nats.conf, so that there is always room for the config service."""
 DYNAMIC_INBOXES = "*.*"
@@ -162,8 +163,10 @@ def make(
     for subject, more in EXPORTS.items():
         to = "WORKERS, TOOLS" if subject in FOR_TOOLS else "WORKERS"
         yield f'      {{ service: "{subject}", {more + ", " if more else ""}accounts: [{to}] }}'
+    yield f'      {{ service: "{REPORTS}", accounts: [WORKERS] }}'
     yield from (f'      {{ stream: "{subject}", accounts: [WORKERS] }}' for subject in (REPLAYS, *inboxes))
     yield "    ]"
+    yield f'    imports: [ {{ service: {{ account: WORKERS, subject: "{REPORT_REQUESTS}" }} }} ]'
     yield "  }"
     yield "  WORKERS: {"
     yield f"    limits: {{ max_connections: {MOST_CONNECTIONS['WORKERS']} }}"
@@ -171,9 +174,9 @@ def make(
     yield "    imports: ["
     yield from map(imported, EXPORTS)
     yield from (f'      {{ stream: {{ account: RINGCAST, subject: "{each}" }} }}' for each in (REPLAYS, *inboxes))
-    yield f'      {{ service: {{ account: TOOLS, subject: "{REPORTS}" }} }}'
+    yield from (f'      {{ service: {{ account: {asker}, subject: "{REPORTS}" }} }}' for asker in ASKERS)
     yield "    ]"
-    yield f'    exports: [ {{ service: "{REPORT_REQUESTS}", accounts: [TOOLS] }} ]'
+    yield f'    exports: [ {{ service: "{REPORT_REQUESTS}", accounts: [{", ".join(ASKERS)}] }} ]'
     yield "  }"
     yield "  TOOLS: {"
     yield f"    limits: {{ max_connections: {MOST_CONNECTIONS['TOOLS']} }}"

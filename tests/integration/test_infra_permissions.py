@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -13,6 +14,7 @@ from nats.js.errors import APIError, NotFoundError
 from ringcast.fleet import FleetReader
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, attempt, until
 from ringcast_wire import limits, names
+from ringcast_wire.reports import ReportAsker
 
 from tests.integration.infra_nats import WORKER_API, Bus, InfraNats, connected, prepared_service
 
@@ -150,12 +152,13 @@ async def test_a_worker_may_not_listen(worker: Bus, subject: str) -> None:
         f"$KV.{NODES}.blocklist.{ME}",
         names.fetch_subject("gateway", "blocklist", 0),
         f"{names.inbox_prefix(ME)}.x",
+        names.reported_subject("gateway", "blocklist", ME, "r"),
         "$SYS.REQ.SERVER.PING",
     ],
 )
 @attempt(
     "the config service (its user on NATS)",
-    "act as a worker, or read events and leases",
+    "act as a worker, answer for one, or read events and leases",
     "NATS refuses: permissions violation",
 )
 async def test_the_service_may_not_publish(operator: Bus, subject: str) -> None:
@@ -218,6 +221,21 @@ async def test_a_tool_may_ask_workers_how_far_they_are(
     assert answers.published
     owners = [report.row.owned for report in answers.round.reports.values() if report.row is not None]
     assert sorted(owners) == [False, True]
+
+
+async def test_the_service_may_ask_workers_how_far_they_are(server: InfraNats, operator: Bus) -> None:
+    """Beside the tools: an answer goes to both accounts, and each round takes its own."""
+    async with server.worker(ME) as me, server.worker(THIRD) as third, connected(server, "tools") as tools:
+        for worker in (me, third):
+            await worker.wait_ready(timeout_s=PATIENCE_S)
+        rounds = [
+            ReportAsker(bus.nc).ask("gateway", "blocklist", [ME, THIRD], timeout_s=PATIENCE_S)
+            for bus in (operator, tools)
+        ]
+        for found in await asyncio.gather(*rounds):
+            assert sorted(found.reports) == [ME, THIRD]
+            assert (found.silent, found.left_out) == ((), 0)
+    assert await operator.refused() == []
 
 
 async def test_what_a_worker_needs_is_not_refused(worker: Bus) -> None:

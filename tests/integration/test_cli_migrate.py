@@ -68,3 +68,22 @@ def _there_and_back(cli: Cli, store: str) -> None:
     assert "--phase back leads to the shadow" in cli("store", "migrate", store, "--phase", "shadow").err
     assert " owners " in go("switch")
     assert " peers " in go("back")
+
+
+def test_the_finish(cli: Cli, store: str) -> None:
+    def go(phase: str) -> str:
+        out: str = cli.ok("store", "migrate", store, "--phase", phase).out
+        return out
+
+    cli.ok("put", store, "list", "a", "1")
+    for phase in ("shadow", "validate", "switch"):
+        go(phase)
+    assert "which takes the strategy sticky" in cli("pins", store).err
+    finished = f"{store} has the strategy sticky, and does not migrate\n"
+    assert go("finish") == finished
+    assert cli.ok("store", "migrate", store, "--status").out == finished
+    shown = cli.ok("store", "show", store).out
+    assert "strategy    sticky\n" in shown
+    assert "migration   finish\n" in shown
+    assert "has the strategy sticky already" in cli("store", "migrate", store, "--phase", "back").err
+    cli.ok("pins", store)

@@ -14,7 +14,7 @@ from ringcast._protocol.sticky.leader import View
 from ringcast._protocol.sticky.migration import Guard
 from ringcast._protocol.sticky.ownership import OwnedState
 from ringcast_wire import Stage, names, next_stages
-from ringcast_wire.migrating import Step, may_end, unguarded
+from ringcast_wire.migrating import Step, may_end, may_finish, unguarded
 from ringcast_wire.owner_records import Rule
 
 from tests.simulation.sticky_judge import Call, Violation
@@ -54,7 +54,8 @@ class MigratingProcess(Process):
 
     def register(self) -> Step:
         """The step that there is once the process is registered: not one that was there before."""
-        self.world.members.add(self.worker_id)
+        if self.world.step.stage is not Stage.FINISH:  # else it starts with exclusive ownership, which has no members
+            self.world.members.add(self.worker_id)
         return self.world.step
 
     def takes(self, step: Step) -> None:
@@ -130,6 +131,8 @@ class MigratingWorld(World):
         self.members: set[str] = set()
         """Registered workers: one that is killed stays until it is started again, and leaves."""
         self.final = self.draw.choice((Stage.SHADOW, Stage.VALIDATE, Stage.SWITCH))
+        if self.final is Stage.SWITCH and self.seed % 2:
+            self.final = Stage.FINISH
         self.taken: dict[Stage, int] = dict.fromkeys(Stage, 0)
         self.after(self.draw.uniform(3.0, 8.0), self.operate)
 
@@ -159,6 +162,8 @@ class MigratingWorld(World):
 
     def may_go_to(self, stage: Stage) -> bool:
         states = states_among(self.store.nodes)
+        if stage is Stage.FINISH:
+            return self.final is stage and may_finish(self.step, self.members, table_among(self.store.nodes))
         if stage is Stage.SWITCH and self.machines.is_validated:
             return not unguarded(self.step, self.members, states)
         return stage is not Stage.OFF or may_end(self.step, self.members, states, table_among(self.store.nodes))
@@ -195,7 +200,7 @@ class MigratingWorld(World):
         table = table_among(self.store.nodes)
         if self.step.stage is not self.final:
             raise Violation(f"the operator could not get to {self.final.name}: {self.step}")
-        if self.final is Stage.SWITCH:
+        if self.final >= Stage.SWITCH:
             if table is not None and table.rule is not Rule.OWNERS:
                 raise Violation(f"the table has the rule {table.rule}")
             super().settle()

@@ -14,8 +14,9 @@ import nats
 import pytest
 from ringcast import MismatchError
 from ringcast.hosting import take_replays
+from ringcast.wishes import drain_worker, follow_drain, undrain_worker
 from ringcast_testkit import PATIENCE_S, History, NatsServer, Report, TcpProxy, WorkerProcess, WrittenFleet, until
-from ringcast_wire import ConditionFailedError, Stage, names
+from ringcast_wire import ConditionFailedError, InvalidInputError, Stage, Strategy, names
 from ringcast_wire.owner_records import Rule, Table, decode_table
 
 PARTITIONS = 8
@@ -171,6 +172,34 @@ async def test_there_and_back_while_a_worker_is_killed_and_one_halted(fleet: Fle
     await fleet.until_rule(Rule.PEERS)
     await fleet.take(Stage.OFF)
     await fleet.until_served(lambda token: token == 0, 3)
+
+
+async def test_it_finishes_while_a_worker_is_halted_and_one_is_killed(fleet: Fleet) -> None:
+    """One misses the step, and one is started after it. The store has the strategy sticky for all three."""
+    client, store = fleet.store.client, fleet.store.name
+    drained, halted, killed = fleet.workers
+    place = fleet.store.nats_url, store, drained.worker_id
+    await fleet.until_served(lambda token: token == 0, 3)
+    await fleet.take(Stage.VALIDATE)
+    await fleet.until_rule(Rule.PEERS)
+    await fleet.take(Stage.SWITCH)
+    await fleet.until_rule(Rule.OWNERS)
+    with pytest.raises(InvalidInputError, match="which takes the strategy sticky"):
+        await drain_worker(*place)
+    halted.pause()
+    killed.kill()
+    await fleet.take(Stage.FINISH)
+    found = await client.get_store(store)
+    assert (found.strategy, found.lease_ttl_ms, found.call_bound_ms) == (Strategy.STICKY, 2_000, 200)
+    killed.start()
+    await fleet.until_served(fleet.is_of_owner, 2)
+    halted.resume()
+    await fleet.until_served(fleet.is_of_owner, 3)
+    await drain_worker(*place)
+    seen = [progress async for progress in follow_drain(*place, ["list"])]
+    assert [each.partitions for each in seen[-1]] == [0]
+    await undrain_worker(*place)
+    await fleet.until_served(fleet.is_of_owner, 3)
 
 
 async def test_a_group_of_an_agent_is_refused_from_validate_on(store: Any) -> None:

@@ -18,6 +18,7 @@ from ringcast_wire import (
     MismatchError,
     Stage,
     StoreSettings,
+    Strategy,
     UnavailableError,
     decode_migration,
     encode_migration,
@@ -31,6 +32,7 @@ Bench = Any  # of conftest.py
 
 SHADOW, OFF = pb.MIGRATION_STAGE_SHADOW, pb.MIGRATION_STAGE_OFF
 VALIDATE, SWITCH = pb.MIGRATION_STAGE_VALIDATE, pb.MIGRATION_STAGE_SWITCH
+FINISH = pb.MIGRATION_STAGE_FINISH
 
 
 def step(stage: Stage, number: int) -> Migration:
@@ -187,6 +189,56 @@ async def test_steps_that_the_workers_are_not_ready_for(service: Running, store_
     await workers.is_refused(OFF, "key 'k' is not back yet")
     await workers.table(Rule.PEERS, back)
     await workers.go(OFF)
+
+
+async def test_the_finish_is_for_good(service: Running, store_name: str) -> None:
+    created = await service.create(store_name)
+    workers = Workers(service, store_name)
+    await service.migrate(pb.MigrateStoreRequest(name=store_name, stage=SHADOW, lease_ttl_ms=2_000, call_bound_ms=200))
+    await is_refused(workers.go(FINISH), "is at the stage shadow: it can't go to finish, only to off, validate")
+    await workers.register("a")
+    await workers.say("a", 0)
+    number = await workers.go(VALIDATE)
+    await workers.say("a", number)
+    number = await workers.go(SWITCH)
+    await workers.is_refused(FINISH, "can't go from switch to finish yet: key 'k' has no owners yet")
+    await workers.table(Rule.NOBODY, number)
+    await workers.is_refused(FINISH, "key 'k' has no owners yet")
+    await workers.table(Rule.OWNERS, number - 1)  # of a switch before that was taken back
+    await workers.is_refused(FINISH, "key 'k' has no owners yet")
+    await workers.table(Rule.OWNERS, number)
+    before = await service.stub.GetStore(pb.GetStoreRequest(name=store_name))
+    finished = await workers.go(FINISH)
+    assert await workers.go(FINISH) == finished
+    found = await service.stub.GetStore(pb.GetStoreRequest(name=store_name))
+    assert (created.strategy, before.strategy, before.HasField("lease_ttl_ms")) == (pb.STRATEGY_JUMP,) * 2 + (False,)
+    assert (found.strategy, found.lease_ttl_ms, found.call_bound_ms) == (pb.STRATEGY_STICKY, 2_000, 200)
+    kept = await entries(service, store_name)
+    locked = StoreSettings.from_kv(kept)
+    now = locked.after(decode_migration(kept[names.META_MIGRATION]))
+    assert (locked.strategy, locked.lease_ttl_ms) == (Strategy.JUMP, None)
+    assert (now.strategy, now.lease_ttl_ms, now.call_bound_ms) == (Strategy.STICKY, 2_000, 200)
+    for stage in (OFF, SHADOW, VALIDATE, SWITCH):
+        await is_refused(workers.go(stage), "has the strategy sticky already")
+    sticky = {"strategy": pb.STRATEGY_STICKY, "lease_ttl_ms": 2_000, "call_bound_ms": 200}
+    assert (await service.create(store_name, **sticky)).migration.number == finished, "it is there with these settings"
+    with pytest.raises(
+        grpc.aio.AioRpcError, match="exists with strategy sticky: it can't be created with strategy jump"
+    ):
+        await service.create(store_name)
+
+
+async def test_a_finish_that_the_database_has_forgotten_is_taken_again(service: Running, store_name: str) -> None:
+    """It was restored to an earlier state."""
+    await service.create(store_name)
+    workers = Workers(service, store_name)
+    number = await workers.go(SHADOW) + 10
+    bucket = await service.nc.jetstream().key_value(names.meta_bucket(store_name))
+    await bucket.put(names.META_MIGRATION, encode_migration(step(Stage.FINISH, number)))
+    await is_refused(workers.go(OFF), "has the strategy sticky already")
+    assert await workers.go(FINISH) == number
+    found = await service.stub.GetStore(pb.GetStoreRequest(name=store_name))
+    assert (found.strategy, found.lease_ttl_ms) == (pb.STRATEGY_STICKY, 2_000)
 
 
 async def test_a_worker_that_is_guarded_since_an_earlier_step_is_not_guarded(service: Running, store_name: str) -> None:

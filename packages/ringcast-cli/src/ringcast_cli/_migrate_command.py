@@ -26,6 +26,8 @@ from ringcast_cli._output import note, print_json, print_table, visible
 
 _LOOK_S: Final = 1.0
 _BACK: Final = "back"
+_ENDS: Final = (stage_name(Stage.OFF), stage_name(Stage.FINISH))
+"""Stages of stores that do not migrate."""
 _PHASES: Final = {**{stage_name(stage): stage for stage in sorted(Stage)}, _BACK: Stage.SHADOW}
 
 
@@ -84,6 +86,7 @@ def migrate(context: click.Context, /, name: str, **given: Any) -> None:
     validate  partitions are owned as before, and each worker is guarded:
               it starts no call that it could not be kept from
     switch    the table names the owners: this is exclusive ownership
+    finish    the store has the strategy sticky from now on, for good
     back      to the shadow, from validate or switch
     off       the store does not migrate any more
 
@@ -99,7 +102,7 @@ def migrate(context: click.Context, /, name: str, **given: Any) -> None:
     if (phase is None) is not given["status"]:
         raise click.UsageError("give either --phase or --status", context)
     stage = None if phase is None else _PHASES[phase]
-    if given["wait"] and stage in (None, Stage.OFF):
+    if given["wait"] and stage in (None, Stage.OFF, Stage.FINISH):
         raise click.UsageError("--wait goes with --phase shadow, validate, switch and back", context)
     times = {which: given[which] for which in ("lease_ttl_ms", "call_bound_ms")}
     if phase != stage_name(Stage.SHADOW) and any(value is not None for value in times.values()):
@@ -116,7 +119,7 @@ def migrate(context: click.Context, /, name: str, **given: Any) -> None:
         step = info.migration
         if given["wait"]:
             keys = await _wait(config, info, str(phase), given["patience"])
-        elif step is not None and step.stage != stage_name(Stage.OFF) and stage is None:
+        elif step is not None and step.stage not in _ENDS and stage is None:
             keys = await _look(config, info)
         else:
             keys = []
@@ -134,7 +137,7 @@ def _check_way(info: StoreInfo, *, is_back: bool) -> None:
     stage = info.migration.stage if info.migration is not None else stage_name(Stage.OFF)
     if is_back and stage == stage_name(Stage.OFF):
         raise ConditionFailedError(f"store {info.name!r} does not migrate: there is nothing to go back from")
-    if not is_back and stage in (stage_name(Stage.VALIDATE), stage_name(Stage.SWITCH)):
+    if not is_back and stage not in (stage_name(Stage.OFF), stage_name(Stage.SHADOW), stage_name(Stage.FINISH)):
         raise ConditionFailedError(f"store {info.name!r} is at the stage {stage}: --phase back leads to the shadow")
 
 
@@ -198,7 +201,7 @@ def _print(config: CliConfig, info: StoreInfo, step: MigrationInfo | None, keys:
     if config.json:
         print_json({"store": info.name, "strategy": info.strategy, "migration": step, "keys": keys})
         return
-    if step is None or step.stage == stage_name(Stage.OFF):
+    if step is None or step.stage in _ENDS:
         click.echo(f"{visible(info.name)} has the strategy {info.strategy}, and does not migrate")
         return
     click.echo(

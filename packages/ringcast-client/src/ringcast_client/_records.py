@@ -61,7 +61,7 @@ class KeyInfo:
 class MigrationInfo:
     """A step of the migration of a store to exclusive ownership, and the times that go with it.
 
-    ``stage``: ``off``, ``shadow``, ``validate`` or ``switch``. ``number`` rises with each step.
+    ``stage``: ``off``, ``shadow``, ``validate``, ``switch`` or ``finish``. ``number`` rises with each step.
     """
 
     stage: str

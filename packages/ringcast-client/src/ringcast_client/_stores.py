@@ -124,9 +124,10 @@ class StoreCalls:
         """Takes a step of the migration of a store to exclusive ownership; returns the store as it is then.
 
         From ``OFF`` it goes to ``SHADOW``: workers compute who would own what, and nobody obeys. From there to
-        ``VALIDATE`` and ``SWITCH``, from both back to ``SHADOW``, and from there to ``OFF``. Where the store is at that
-        stage already nothing changes. ``lease_ttl_ms`` and ``call_bound_ms`` go with the step to ``SHADOW`` alone, and
-        are as for :meth:`create_store`.
+        ``VALIDATE`` and ``SWITCH``, from both back to ``SHADOW``, and from there to ``OFF``. ``FINISH`` ends it after
+        ``SWITCH``: the store has the strategy ``sticky`` then, for good. Where the store is at that stage already
+        nothing changes. ``lease_ttl_ms`` and ``call_bound_ms`` go with the step to ``SHADOW`` alone, and are as for
+        :meth:`create_store`.
 
         Raises:
             InvalidInputError: the store can't go to that stage; or a time is out of range, or does not go with it.

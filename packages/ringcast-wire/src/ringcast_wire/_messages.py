@@ -14,7 +14,7 @@ from ringcast_core import HASH_NAME
 
 from ringcast_wire._errors import InvalidInputError, MismatchError, ProtocolError
 from ringcast_wire._limits import MAX_BATCH_ROWS, MAX_SEAL_PENDING
-from ringcast_wire._migration import MIGRATING_WIRE_VERSION
+from ringcast_wire._migration import MIGRATING_WIRE_VERSION, Migration
 from ringcast_wire._names import check_partition_count
 from ringcast_wire._ownership_times import check_ownership_times
 
@@ -109,6 +109,13 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
             settings = msgspec.structs.replace(settings, wire_version=WIRE_VERSION)
         settings.require(wire_version=WIRE_VERSION, hash=HASH_NAME)
         return settings
+
+    def after(self, step: Migration | None) -> StoreSettings:
+        """The settings that count once a store that was created with these is at a step of a migration."""
+        if step is None or not step.is_finished:
+            return self
+        times = {"lease_ttl_ms": step.lease_ttl_ms, "call_bound_ms": step.call_bound_ms}
+        return msgspec.structs.replace(self, strategy=Strategy.STICKY, **times)
 
     def require(self, **wanted: object) -> None:
         """Refuses settings other than the wanted ones (``None``: any will do).

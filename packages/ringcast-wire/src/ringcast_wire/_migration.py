@@ -26,10 +26,14 @@ class Stage(IntEnum):
     SHADOW = 1  # a leader publishes the table, and nobody obeys it
     VALIDATE = 2  # each worker is guarded, and says so
     SWITCH = 3  # the table names the owners
+    FINISH = 4  # for good: the store has the strategy sticky, like one that was created with it
 
 
 def next_stages(stage: Stage) -> frozenset[Stage]:
-    """The stages that an operator may go to: one further, or back to the shadow. From there the end is one back."""
+    """The stages that an operator may go to: one further, or back to the shadow. From there the end is one back.
+
+    There is no way back from ``FINISH``.
+    """
     match stage:
         case Stage.OFF:
             return frozenset({Stage.SHADOW})
@@ -38,7 +42,9 @@ def next_stages(stage: Stage) -> frozenset[Stage]:
         case Stage.VALIDATE:
             return frozenset({Stage.SHADOW, Stage.SWITCH})
         case Stage.SWITCH:
-            return frozenset({Stage.SHADOW})
+            return frozenset({Stage.SHADOW, Stage.FINISH})
+        case Stage.FINISH:
+            return frozenset()
 
 
 class Migration(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,8 +61,13 @@ class Migration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_on(self) -> bool:
-        """Whether the store migrates."""
+        """Whether the store migrates, or has migrated for good: what its records say goes by the step then."""
         return self.stage is not Stage.OFF
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the store has the strategy ``sticky`` by now, whatever it was created with."""
+        return self.stage is Stage.FINISH
 
 
 def stage_name(stage: Stage) -> str:
@@ -65,7 +76,7 @@ def stage_name(stage: Stage) -> str:
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
-    stage: Literal["off", "shadow", "validate", "switch"]
+    stage: Literal["off", "shadow", "validate", "switch", "finish"]
     number: Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1)]
     lease_ttl_ms: int
     call_bound_ms: int

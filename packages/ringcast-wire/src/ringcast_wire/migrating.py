@@ -35,7 +35,7 @@ class Step(NamedTuple):
     @property
     def rule(self) -> Rule:
         """The rule that the leader is to bring about."""
-        return Rule.OWNERS if self.stage is Stage.SWITCH else Rule.PEERS
+        return Rule.OWNERS if self.stage >= Stage.SWITCH else Rule.PEERS
 
 
 def possible_members(registered: Collection[str], states: Mapping[str, State]) -> set[str]:
@@ -64,3 +64,11 @@ def may_end(step: Step, members: Collection[str], states: Mapping[str, State], t
     """Whether the operator may go from the shadow to the end: nobody obeys a table, or has not heard of ``step``."""
     is_back = table is None or (table.rule is Rule.PEERS and table.step >= step.number)
     return is_back and not any(states[name].guarded for name in members if name in states)
+
+
+def may_finish(step: Step, members: Collection[str], table: Table | None) -> bool:
+    """Whether the operator may go from the switch to the finish: owners are served, where there are workers at all.
+
+    It is for the operator's sake, who can't go back from there: after the switch every worker is guarded anyhow.
+    """
+    return not members or (table is not None and table.rule is Rule.OWNERS and table.step >= step.number)

@@ -23,7 +23,6 @@ from ringcast_wire import (
     UnavailableError,
     UnknownKeyError,
     UnknownStoreError,
-    decode_migration,
     names,
 )
 from ringcast_wire.migrating import Step, possible_members, unguarded
@@ -31,6 +30,7 @@ from ringcast_wire.owner_records import Phase, Rule, Session
 
 from ringcast._bus.tools import ToolBus, answered_within, ask, open_bus, read_bucket
 from ringcast._coordination.sticky_view import KeyRecords, key_records
+from ringcast._coordination.store_settings import decode_metadata
 from ringcast._protocol.assignment import owners
 from ringcast._protocol.kv_mirror import Entry
 from ringcast._protocol.membership import Membership
@@ -201,11 +201,12 @@ async def _read_over(client: ToolBus, store: str, keys: str, timeout_s: float) -
     meta = await read(names.meta_bucket(store))
     if meta is None:
         raise UnknownStoreError(f"store {store!r} does not exist", field="store")
-    settings = StoreSettings.from_kv(meta)
+    found = decode_metadata(meta)
+    settings = found.settings
     leases = await read(names.LEASES_BUCKET) or {}
     if not _is_exclusive(settings):
         nodes = await read(names.nodes_bucket(store), keys) or {}
-        step = decode_migration(meta[names.META_MIGRATION]) if names.META_MIGRATION in meta else None
+        step = found.step
         planned = await read(names.owners_bucket(store), keys) if step is not None and step.is_on else None
         return _Buckets(settings, nodes, leases, planned or {}, {}, step)
     owners = await read(names.owners_bucket(store), keys)

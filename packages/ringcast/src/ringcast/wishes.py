@@ -33,6 +33,7 @@ from ringcast._bus.tools import (
 )
 from ringcast._coordination.sticky_view import KeyRecords, key_records
 from ringcast._coordination.sticky_wishes import encode_wishes
+from ringcast._coordination.store_settings import decode_metadata
 from ringcast._protocol.sticky.plan import Wishes
 from ringcast.topology import DEFAULT_TIMEOUT_S, require_key, servers_of
 
@@ -339,7 +340,7 @@ async def _opened(
             meta = await read_bucket(client, names.meta_bucket(store), timeout_s=timeout_s)
         if meta is None:
             raise UnknownStoreError(f"store {store!r} does not exist", field="store")
-        settings = StoreSettings.from_kv(meta)
+        settings = decode_metadata(meta).settings
         if settings.strategy is not Strategy.STICKY or settings.mode is not Mode.PARTITIONED:
             raise InvalidInputError(
                 f"store {store!r} has mode {settings.mode} and strategy {settings.strategy}: its partitions can't be"

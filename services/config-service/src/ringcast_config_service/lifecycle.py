@@ -80,7 +80,7 @@ class Lifecycle:
             "call_bound_ms": call_bound_ms,
         }
         for setting, wanted in locked.items():
-            has = getattr(found.record.settings, setting)
+            has = getattr(found.record.settings_now, setting)
             if wanted not in (None, has):
                 was = f"was locked at {has} when it was created" if has is not None else "goes with the strategy sticky"
                 raise InvalidInputError(f"{setting} of store {name!r} {was}: it can't become {wanted}", field=setting)
@@ -102,6 +102,9 @@ class Lifecycle:
         step = next_step(record, stage, lease_ttl_ms, call_bound_ms, await self._clock.clock_ms())
         if step is not None:
             await self._provisioner.check_step(record, stage)
+        elif record.migration != found.record.migration:
+            step = record.migration  # it was taken once, by a database that has been restored to an earlier state
+        if step is not None:
             found = await self._stores.migrate_store(name, found.record.migration, step, by)
             log.info("store.migrated", store=name, stage=stage_name(stage), step=step.number)
         self._forget(name)
@@ -196,7 +199,7 @@ class Lifecycle:
         while await self._deletions.purge_rows(store, key, lead):
             pass
         found = await self._stores.get_store(store, include_deleted=True)
-        if found.record.settings.strategy is Strategy.STICKY:
+        if found.record.settings_now.strategy is Strategy.STICKY:
             await self._provisioner.remove_key(store, key, _no_check if term is None else term.check)
         await self._deletions.drop_key(store, key, lead)
         log.info("key.purged", store=store, key=key)

@@ -32,7 +32,8 @@ def next_step(
     """
     before = store.migration
     was = before.stage if before is not None else Stage.OFF
-    _check_able(store)
+    if was is not stage or stage is not Stage.FINISH:
+        _check_able(store)
     given = {"lease_ttl_ms": lease_ttl_ms, "call_bound_ms": call_bound_ms}
     if was is stage:
         for name, value in given.items():
@@ -65,7 +66,7 @@ def next_step(
 
 
 def _check_able(store: StoreRecord) -> None:
-    settings = store.settings
+    settings = store.settings_now
     if settings.strategy is Strategy.STICKY:
         raise InvalidInputError(f"store {store.name!r} has the strategy sticky already", field="strategy")
     if settings.mode is not Mode.PARTITIONED:

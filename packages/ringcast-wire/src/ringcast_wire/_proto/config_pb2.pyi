@@ -36,6 +36,7 @@ class MigrationStage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MIGRATION_STAGE_SHADOW: _ClassVar[MigrationStage]
     MIGRATION_STAGE_VALIDATE: _ClassVar[MigrationStage]
     MIGRATION_STAGE_SWITCH: _ClassVar[MigrationStage]
+    MIGRATION_STAGE_FINISH: _ClassVar[MigrationStage]
 
 class OnInvalid(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -68,6 +69,7 @@ MIGRATION_STAGE_OFF: MigrationStage
 MIGRATION_STAGE_SHADOW: MigrationStage
 MIGRATION_STAGE_VALIDATE: MigrationStage
 MIGRATION_STAGE_SWITCH: MigrationStage
+MIGRATION_STAGE_FINISH: MigrationStage
 ON_INVALID_UNSPECIFIED: OnInvalid
 ON_INVALID_REJECT_BATCH: OnInvalid
 ON_INVALID_SKIP_ROW: OnInvalid

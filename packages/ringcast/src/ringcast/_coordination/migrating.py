@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 import msgspec
@@ -59,6 +59,9 @@ class MigratingParticipant(ExclusiveParticipant, GuardedParticipant, Protocol):
 
     def may_begin(self, key: str, /) -> None:
         """A key is registered, and its step is known: unless it is guarded, calls may start that nothing lets start."""
+
+    def revisions(self, key: str, /) -> Mapping[int, int]:
+        """What each partition of a key that is owned is at."""
 
     def step_unknown(self, reason: str, /) -> None:
         """The step can't be read, for a reason, and keys wait for it; or it can be again."""
@@ -209,6 +212,7 @@ class MigratingStore:
             # Where calls run already, they do so without having been let start.
             migrates=Migrates(_OFF if self._has_begun else Step.of(step), self._participant),
             report_sessions=self._report_sessions,
+            revisions=self._participant.revisions,
         )
         migration = coordinator.migration
         assert migration is not None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ringcast_wire import EventLog, LeaseRecord, event_before
+from ringcast_wire.migrating import Step
 
 from ringcast._bus.bus import TRANSIENT, Bus
 from ringcast._common.config import WorkerConfig
@@ -32,7 +33,8 @@ class StickyCoordinator:
     The participant calls :meth:`ready`, :meth:`begin_call` and :meth:`end_last_call`, from the loop of the coordinator;
     its calls of before go on counting when :meth:`run` has ended, until the fence. ``report_sessions`` is called with a
     key and the first and the last session of this process, for an agent that sees the process end. ``revisions`` is
-    asked what each partition of a key that is owned is at; where it is ``None`` no loads are reported.
+    asked what each partition of a key that is owned is at; where it is ``None`` no loads are reported. ``migrated``:
+    the last step of a store that has finished migrating, which its tables may follow.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class StickyCoordinator:
         capacity: int = 1,
         report_sessions: Callable[[str, int, int], None] | None = None,
         migrates: Migrates | None = None,
+        migrated: Step | None = None,
         revisions: Callable[[str], Mapping[int, int]] | None = None,
     ) -> None:
         self._bus = bus
@@ -85,6 +88,8 @@ class StickyCoordinator:
             else None
         )
         """Of a store that migrates: what is to be told of the operator's steps, and of the peer rule."""
+        if migrated is not None:
+            self._has_migrated(migrated)
         self._reporter = (
             LoadReporter(records.bucket, worker_id, config.keys, revisions, times, clock, log)
             if revisions is not None
@@ -230,6 +235,13 @@ class StickyCoordinator:
     def revision(self) -> int:
         """The revision of the last refresh of its session entry; 0 before the first."""
         return self._keeper.revision
+
+    def _has_migrated(self, step: Step) -> None:
+        """Of a store that has finished migrating: no call of this process ever starts that this does not let start."""
+        self._records.heard(step.number)
+        for key, owned in self._owned.items():
+            owned.say_guarded(step.number, is_free=False)
+            self._leaders[key].heard(step)
 
     # ---- its tasks
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import NamedTuple
 
 from ringcast_wire import (
     Backoff,
     EventLog,
+    Migration,
     StoreDeletedError,
     StoreSettings,
     UnavailableError,
@@ -21,7 +23,31 @@ from ringcast._bus.kv import Bucket
 from ringcast._common.config import WorkerConfig
 
 
-async def load_settings(bus: Bus, store: str) -> StoreSettings:
+class StoreMetadata(NamedTuple):
+    """What the metadata bucket of a store says."""
+
+    created: StoreSettings
+    """The settings that its creator locked."""
+    step: Migration | None
+    """The last step of a migration, as a server has it that may lag behind; ``None``: there was none."""
+
+    @property
+    def settings(self) -> StoreSettings:
+        """The settings that count: of a store that has finished migrating they are others."""
+        return self.created.after(self.step)
+
+
+def decode_metadata(entries: dict[str, bytes]) -> StoreMetadata:
+    """Reads the entries of a metadata bucket.
+
+    Raises:
+        ProtocolError, MismatchError: as :meth:`StoreSettings.from_kv`; or the step of its migration can't be read.
+    """
+    step = entries.get(names.META_MIGRATION)
+    return StoreMetadata(StoreSettings.from_kv(entries), decode_migration(step) if step else None)
+
+
+async def load_settings(bus: Bus, store: str) -> StoreMetadata:
     """The settings of a store, from its metadata bucket.
 
     Raises:
@@ -48,13 +74,12 @@ async def load_settings(bus: Bus, store: str) -> StoreSettings:
         raise unknown
     if deleted is not None and deleted.value:
         raise StoreDeletedError(deleted.value.decode(errors="replace"), field="store")
-    settings = StoreSettings.from_kv(values)
     if step is not None and step.value:
-        decode_migration(step.value)
-    return settings
+        values[names.META_MIGRATION] = step.value
+    return decode_metadata(values)
 
 
-async def find_store(bus: Bus, config: WorkerConfig, *, patient: bool, log: EventLog) -> StoreSettings:
+async def find_store(bus: Bus, config: WorkerConfig, *, patient: bool, log: EventLog) -> StoreMetadata:
     """Connects and reads the settings; a worker that has rows to serve meanwhile (``patient``) tries until it can.
 
     Raises:

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ringcast_wire import EventLog, Mode, RingcastError, StoreSettings, Strategy, UnavailableError
+from ringcast_wire import EventLog, Migration, Mode, RingcastError, StoreSettings, Strategy, UnavailableError
+from ringcast_wire.migrating import Step
 from ringcast_wire.reports import assignment_digest
 
 from ringcast._bus.bus import TRANSIENT, Bus, Delivery
@@ -44,6 +45,8 @@ class WorkerContext:
 
     config: WorkerConfig
     settings: StoreSettings
+    step: Migration | None
+    """The step of a migration that the store was at when the worker joined; ``None``: it has never migrated."""
     bus: Bus
     keys: KeySessions
     process: Process
@@ -100,6 +103,7 @@ class JoinedWorker:
                 times=times,
                 report_sessions=self.lease.report_sessions if isinstance(self.lease, AgentLease) else None,
                 revisions=self._exclusive.revisions,
+                migrated=Step.of(context.step) if context.step is not None else None,
             )
             self._exclusive.follow(coordinator, times.fence.call_s)
             if isinstance(self.lease, AgentLease):

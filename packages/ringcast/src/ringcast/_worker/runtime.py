@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from ringcast_wire import EventLog, InUseError, MismatchError, Mode, StoreSettings, Strategy
+from ringcast_wire import EventLog, InUseError, Migration, MismatchError, Mode, StoreSettings, Strategy
 from ringcast_wire.tracing import Tracing
 
 from ringcast._bus.bus import Bus, OpenBus
@@ -145,11 +145,12 @@ class Runtime:
     async def _participate(self, bus: Bus) -> None:
         """Connects, joins, and takes part until ``stopping`` is set."""
         try:
-            settings = await find_store(bus, self._config, patient=bool(self.sessions), log=self._log)
+            found = await find_store(bus, self._config, patient=bool(self.sessions), log=self._log)
+            settings = found.settings
             self._check(settings)
             await self._adopt(settings)
             async with FetchClient.open(bus, self._config.fetch_timeout_s) as fetches:
-                await self._take_part(bus, fetches, settings)
+                await self._take_part(bus, fetches, settings, found.step)
         finally:
             self._keys.stop_handlers()  # before their tasks are cancelled for a failure in here
 
@@ -192,7 +193,7 @@ class Runtime:
                 field="strategy",
             )
 
-    async def _take_part(self, bus: Bus, fetches: FetchClient, settings: StoreSettings) -> None:
+    async def _take_part(self, bus: Bus, fetches: FetchClient, settings: StoreSettings, step: Migration | None) -> None:
         lease = self.lease = self._make_lease(bus, settings)
         name = (*self._config.servers, self._config.store, self._config.worker_id)
         if name in self._process.running:
@@ -203,7 +204,7 @@ class Runtime:
         self._process.running.add(name)
         try:
             await lease.grant()
-            await self._hold(bus, fetches, settings, lease)
+            await self._hold(bus, fetches, settings, step, lease)
         finally:
             self._process.running.discard(name)
 
@@ -232,12 +233,15 @@ class Runtime:
             log=self._log,
         )
 
-    async def _hold(self, bus: Bus, fetches: FetchClient, settings: StoreSettings, lease: LeaseSource) -> None:
+    async def _hold(
+        self, bus: Bus, fetches: FetchClient, settings: StoreSettings, step: Migration | None, lease: LeaseSource
+    ) -> None:
         """Takes part with a lease that is held, and gives back in the end whatever it has taken."""
         config, host = self._config, self._host
         context = WorkerContext(
             config,
             settings,
+            step,
             bus,
             self._keys,
             self._process,

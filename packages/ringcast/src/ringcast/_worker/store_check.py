@@ -16,7 +16,7 @@ from ringcast_wire import (
 )
 
 from ringcast._bus.bus import Bus
-from ringcast._coordination.store_settings import load_settings
+from ringcast._coordination.store_settings import StoreMetadata, load_settings
 
 
 class StoreCheck:
@@ -65,10 +65,14 @@ class StoreCheck:
                 backoff.reset()
                 self._compare(found)
 
-    def _compare(self, found: StoreSettings) -> None:
-        pairs = ((name, getattr(found, name), getattr(self._settings, name)) for name in self._names)
-        others = [f"{name} {now} in place of {before}" for name, now, before in pairs if now != before]
-        if others:
+    def _compare(self, found: StoreMetadata) -> None:
+        """A worker that runs while its store finishes migrating has joined with the settings of before."""
+        others = self._others(found.settings)
+        if others and self._others(found.created):
             why = f"store {self._store!r} was created again with other settings: {', '.join(others)}"
             self._log.error("worker.store_recreated", error=why)
             raise UnavailableError(why)
+
+    def _others(self, found: StoreSettings) -> list[str]:
+        pairs = ((name, getattr(found, name), getattr(self._settings, name)) for name in self._names)
+        return [f"{name} {now} in place of {before}" for name, now, before in pairs if now != before]

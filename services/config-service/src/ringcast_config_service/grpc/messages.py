@@ -34,7 +34,7 @@ def choice(field: str, choices: Mapping[Any, T], value: int) -> T:
 
 
 def store_message(record: StoreRecord, keys: tuple[KeyStats, ...] = ()) -> pb.Store:
-    settings = record.settings
+    settings = record.settings_now
     return pb.Store(
         name=record.name,
         partition_count=settings.partition_count,

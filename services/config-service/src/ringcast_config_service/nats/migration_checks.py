@@ -23,7 +23,7 @@ from ringcast_wire import (
     names,
     stage_name,
 )
-from ringcast_wire.migrating import Step, may_end, possible_members, unguarded
+from ringcast_wire.migrating import Step, may_end, may_finish, possible_members, unguarded
 from ringcast_wire.owner_records import State, Table, check_numbers, decode_state, decode_table
 
 from ringcast_config_service.repository import StoreRecord
@@ -66,6 +66,10 @@ async def check_step(js: JetStreamContext, store: StoreRecord, stage: Stage) -> 
     for key, workers in sorted((await _read(js, store)).items()):
         if stage is Stage.OFF:
             _check_end(store, key, workers, step)
+            continue
+        if stage is Stage.FINISH:
+            if not may_finish(step, workers.members, workers.table):
+                raise _refusal(store, before, stage, f"key {key!r} has no owners yet")
             continue
         lacking = (
             workers.registered - workers.states.keys()

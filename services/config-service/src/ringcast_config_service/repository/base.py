@@ -47,6 +47,7 @@ class Deletion(NamedTuple):
 class StoreRecord:
     """A store: what is locked at its creation, and what may change. ``created_at_ms`` is Unix time.
 
+    ``settings`` are those of its creation; where it has finished migrating ``settings_now`` count in their place.
     ``history_id`` names the history of the whole store; each key has one of its own, which its revisions belong to.
     ``policy``: what it allows.
     """
@@ -64,6 +65,10 @@ class StoreRecord:
     @property
     def partition_count(self) -> int:
         return self.settings.partition_count
+
+    @property
+    def settings_now(self) -> StoreSettings:
+        return self.settings.after(self.migration)
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,7 +227,9 @@ def check_same(existing: StoreRecord, wanted: StoreRecord) -> StoreRecord:
 
 
 def _settings(store: StoreRecord) -> dict[str, object]:
-    settings: dict[str, object] = {name: str(getattr(store.settings, name)) for name in StoreSettings.__struct_fields__}
+    settings: dict[str, object] = {
+        name: str(getattr(store.settings_now, name)) for name in StoreSettings.__struct_fields__
+    }
     if store.migration is not None and store.migration.is_on:
         settings["wire_version"] = str(WIRE_VERSION)  # it was created with this one
     return settings

@@ -16,8 +16,10 @@ import nats
 import nats.errors
 import pytest
 from nats.aio.client import Client
-from nats.js.api import StreamConfig
+from nats.js.api import ConsumerConfig, StreamConfig, StreamInfo
 from nats.js.errors import APIError, KeyNotFoundError, NotFoundError
+from ringcast_config_service.nats import streams
+from ringcast_config_service.nats.broker import NO_LEADER, AccountWatch, StreamStates
 from ringcast_config_service.nats.bus_removal import clear_wishes, remove_store
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.nats.relay import Relay
@@ -27,6 +29,11 @@ from ringcast_testkit import PATIENCE_S, NatsCluster, NatsServer, until
 from ringcast_wire import Strategy, UnavailableError, limits, names
 
 Bench = Any  # of conftest.py
+
+
+def _peer(*, current: bool = True, offline: bool = False) -> dict[str, Any]:
+    return {"name": "n", "current": current, "offline": offline, "active": 1}
+
 
 _SMALL = StreamSizes(
     events_max_bytes=limits.MIB,
@@ -374,3 +381,64 @@ async def test_the_bucket_of_owners_takes_its_records_and_no_others(nats_url: st
             await js.stream_info(f"KV_{bucket}")
     finally:
         await nc.close()
+
+
+async def test_what_streams_have_is_known_and_a_limit_that_is_near_is_told_once(
+    sqlite_bench: Bench, store: Any, nats_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = names.notify_stream(store.name)
+    async with provisioning(sqlite_bench, nats_url) as (provisioner, js, nc, _):
+        await provisioner.ensure(store)
+        (events,) = (state for state in provisioner.states() if state.name == stream)
+        assert (events.store, events.kind, events.refuses) == (store.name, "events", False)
+        assert events.max_bytes == events.wanted_bytes == StreamSizes().events_max_bytes
+        assert (events.consumers, events.consumer_limit, events.replicas_behind) == (0, 1_000, 0)
+        assert {state.kind for state in provisioner.states() if state.store == store.name} == {
+            *("settings", "events", "members", "dead_letters", "groups")
+        }
+        await js.publish(names.notify_subject(store.name, "k", 0), b"event")
+        # A stream with a limit of its own has no more consumers than that.
+        wanted = (await js.stream_info(stream)).config
+        await js.delete_stream(stream)
+        await js.add_stream(wanted.evolve(max_consumers=3))
+        for number in range(3):
+            await js.add_consumer(stream, ConsumerConfig(durable_name=f"c{number}"))
+        for _ in range(2):
+            await provisioner.ensure(store)
+        (events,) = (state for state in provisioner.states() if state.name == stream)
+        assert (events.consumers, events.consumer_limit) == (3, 3)
+        told = [record for record in caplog.records if getattr(record, "event", "") == "broker.near_limit"]
+        assert [(each.what, each.used, each.limit) for each in told] == [("consumers", 3, 3)]  # type: ignore[attr-defined]
+        provisioner.states.keep({"other"})
+        assert {state.store for state in provisioner.states()} == {""}
+
+        account = AccountWatch(nc, interval_s=30)
+        assert (account.state, account.age_s) == (None, float("inf"))
+        await account.read()
+        assert account.state is not None
+        assert account.state.reserved_storage >= StreamSizes().events_max_bytes
+        assert account.state.consumers >= 3
+        assert (account.problem, account.age_s < 60) == ("", True)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "behind", "problem"),
+    [
+        ({"leader": "n0"}, 2, ""),  # its others have not been heard of yet
+        ({"leader": "n0", "replicas": [_peer(), _peer()]}, 0, ""),
+        ({"leader": "n0", "replicas": [_peer(current=False), _peer()]}, 1, ""),
+        ({"leader": "n0", "replicas": [_peer(offline=True), _peer()]}, 1, ""),
+        ({"replicas": [_peer(current=False)] * 3}, 3, NO_LEADER),  # the server that answers is one of them
+    ],
+)
+def test_copies_that_are_behind_and_a_leader_that_is_missing(
+    cluster: dict[str, Any], behind: int, problem: str
+) -> None:
+    """The answers are those of servers of which one, then two of three were killed."""
+    config = streams.leases(StreamSizes()).evolve(num_replicas=3)
+    state = {"messages": 1, "bytes": 100, "first_seq": 1, "last_seq": 1, "consumer_count": 0}
+    answer = {"config": config.as_dict(), "state": state}
+    states = StreamStates()
+    states.saw(config, StreamInfo.from_response({**answer, "cluster": {"name": "c", **cluster}}))
+    (found,) = states()
+    assert (found.store, found.kind, found.replicas_behind, found.problem) == ("", "leases", behind, problem)

@@ -7,6 +7,7 @@ from typing import Final
 from ringcast_wire._metric import SECONDS, SIZES, Kind, Metric
 
 _KEY: Final = ("store", "key")
+_STREAM: Final = ("store", "kind")
 
 
 def _service(
@@ -218,6 +219,68 @@ SERVICE: Final = (
         "seconds",
         "From the arrival of NATS's request to the answer.",
         SECONDS,
+    ),
+    _service(
+        "config_service_stream_bytes", "gauge", _STREAM, "bytes", "What a stream of NATS has, as it was looked at last."
+    ),
+    _service("config_service_stream_max_bytes", "gauge", _STREAM, "bytes", "The room that it has."),
+    _service("config_service_stream_consumers", "gauge", _STREAM, "consumers", "Consumers that it has."),
+    _service(
+        "config_service_stream_consumer_limit",
+        "gauge",
+        _STREAM,
+        "consumers",
+        "Consumers that it may have: its own limit, or the 1,000 that NATS allows where it has none.",
+    ),
+    _service(
+        "config_service_stream_replicas_behind",
+        "gauge",
+        _STREAM,
+        "replicas",
+        "Copies of it that are not there, or not up to date.",
+    ),
+    _service(
+        "config_service_stream_silent",
+        "gauge",
+        _STREAM,
+        "",
+        "1 while it does not answer, or can't be made: most of its copies are away, or there is no room; else 0.",
+    ),
+    _service(
+        "config_service_jetstream_used_bytes",
+        "gauge",
+        ("storage",),
+        "bytes",
+        "What the account of the service uses of JetStream's `disk` and `memory`.",
+    ),
+    _service(
+        "config_service_jetstream_reserved_bytes",
+        "gauge",
+        ("storage",),
+        "bytes",
+        "What is reserved of them for its streams.",
+    ),
+    _service(
+        "config_service_jetstream_limit_bytes",
+        "gauge",
+        ("storage",),
+        "bytes",
+        "What the account may have of them; 0: as much as the servers have, which NATS does not tell.",
+    ),
+    _service("config_service_jetstream_consumers", "gauge", (), "consumers", "Consumers of the account."),
+    _service(
+        "config_service_jetstream_consumer_limit",
+        "gauge",
+        (),
+        "consumers",
+        "Consumers that the account may have; 0: any number.",
+    ),
+    _service(
+        "config_service_jetstream_age_seconds",
+        "gauge",
+        (),
+        "seconds",
+        "How long ago NATS said so; +Inf: it never did.",
     ),
     _service(
         "config_service_connected",

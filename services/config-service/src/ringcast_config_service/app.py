@@ -198,12 +198,14 @@ class App(Lifetime):
         measures = self._telemetry.measures
         measures.retries = lambda: repository.retries
         measures.pools = repository.pools
+        measures.streams, measures.account = core.provisioner.states, lambda: core.account.state
         measures.gauges = {
             "writes_waiting": lambda: core.writer.waiting,
             "write_bytes_waiting": lambda: core.writer.waiting_bytes,
             "fetches_waiting": lambda: core.fetches.waiting,
             "audit_behind_seconds": lambda: core.audit.behind_s,
             "stores_not_provisioned": lambda: core.provisioner.failing,
+            "jetstream_age_seconds": lambda: core.account.age_s,
             "maintenance_leader": lambda: core.maintenance.leads,
             "issuer_keys_age_seconds": lambda: 0.0 if logins.verifier is None else logins.verifier.keys_age_s,
             "connected:nats": lambda: nc.is_connected,

@@ -17,6 +17,7 @@ from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.histories import Histories
 from ringcast_config_service.lifecycle import Lifecycle
 from ringcast_config_service.maintenance import Duty, Maintenance, Term
+from ringcast_config_service.nats.broker import AccountWatch
 from ringcast_config_service.nats.fetch_server import FetchServer
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.nats.relay import Relay
@@ -55,6 +56,7 @@ class Core:
             sizes=config.streams,
             telemetry=telemetry,
         )
+        self.account = AccountWatch(nc, interval_s=config.provision_interval_s)
         self.histories = Histories(js, repository, self.provisioner, telemetry)
         self.relay = Relay(
             repository.events,
@@ -97,6 +99,7 @@ class Core:
             "histories": self.histories.run(),
             "provision": self.provisioner.run(),
             "fetches": self.fetches.run(),
+            "account": self.account.run(),
             "audit": self.audit.run(),
             "maintenance": self.maintenance.run(),
         }

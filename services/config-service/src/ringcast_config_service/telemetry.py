@@ -12,6 +12,7 @@ from ringcast_wire import names
 from ringcast_wire.metrics import Histogram, Sample
 from ringcast_wire.tracing import Tracing, checked_traceparent
 
+from ringcast_config_service.broker_state import AccountState, StreamState
 from ringcast_config_service.refusals import Refusals
 from ringcast_config_service.repository import OutboxState, PoolUse
 
@@ -65,6 +66,8 @@ class Measures:
         self.gauges: dict[str, Callable[[], float]] = {}
         self.retries: Callable[[], Mapping[str, int]] = dict
         self.pools: Callable[[], Iterable[PoolUse]] = list
+        self.streams: Callable[[], Iterable[StreamState]] = list
+        self.account: Callable[[], AccountState | None] = lambda: None
 
     @property
     def outbox_age_s(self) -> float:
@@ -136,9 +139,32 @@ class Measures:
         yield "connected", ("database",), self.database_connected
         for part, serving in self.serving.items():
             yield "serving", (part,), serving
+        yield from self._of_broker()
         for pool in self.pools():
             yield "database_connections", (pool.name, "busy"), pool.busy
             yield "database_connections", (pool.name, "idle"), pool.idle
+
+    def _of_broker(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
+        for stream in self.streams():
+            place = stream.store, stream.kind
+            yield "stream_silent", place, bool(stream.problem)
+            if stream.replicas:  # it was seen once
+                yield "stream_bytes", place, stream.bytes
+                yield "stream_max_bytes", place, stream.max_bytes
+                yield "stream_consumers", place, stream.consumers
+                yield "stream_consumer_limit", place, stream.consumer_limit
+                yield "stream_replicas_behind", place, stream.replicas_behind
+        if (account := self.account()) is not None:
+            limits = account.limits
+            for kind, used, reserved, limit in (
+                ("disk", account.storage, account.reserved_storage, limits.max_storage),
+                ("memory", account.memory, account.reserved_memory, limits.max_memory),
+            ):
+                yield "jetstream_used_bytes", (kind,), used
+                yield "jetstream_reserved_bytes", (kind,), reserved
+                yield "jetstream_limit_bytes", (kind,), max(limit, 0)
+            yield "jetstream_consumers", (), account.consumers
+            yield "jetstream_consumer_limit", (), max(limits.max_consumers, 0)
 
 
 class Telemetry:

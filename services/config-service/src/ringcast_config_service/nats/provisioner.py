@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 import msgspec
+import nats.errors
 from nats.js import JetStreamContext
 from nats.js.api import StreamConfig
 from nats.js.errors import APIError, KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
@@ -30,6 +31,7 @@ from ringcast_wire import (
 )
 
 from ringcast_config_service.nats import streams
+from ringcast_config_service.nats.broker import StreamStates
 from ringcast_config_service.nats.bus_removal import (
     always,
     clear_deletion,
@@ -74,6 +76,8 @@ class Provisioner:
         self._check = asyncio.Event()
         self._failing: dict[str, str] = {}
         """Why each store that is not provided for is not."""
+        self.states = StreamStates()
+        """What was found of each stream."""
         self._smaller: dict[str, int] = {}
         """The size of each stream that has less room than it should have."""
         self.on_made: Callable[[], None] = lambda: None
@@ -85,6 +89,11 @@ class Provisioner:
     def failing(self) -> int:
         """How many stores are not provided for."""
         return len(self._failing)
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Why each of them is not."""
+        return dict(self._failing)
 
     async def ensure(self, store: StoreRecord) -> None:
         """Makes everything that workers of a store need.
@@ -178,6 +187,7 @@ class Provisioner:
             for record in records:
                 tasks.create_task(self._try(record, hands))
         known = {record.name for record in records}
+        self.states.keep({record.name for record in records if record.deletion is None})
         self._failing = {store: why for store, why in self._failing.items() if store in known}
 
     async def _try(self, record: StoreRecord, hands: asyncio.Semaphore) -> None:
@@ -236,14 +246,23 @@ class Provisioner:
     async def _ensure_stream(self, config: StreamConfig) -> None:
         assert config.name is not None
         try:
-            found = (await self._js.stream_info(config.name)).config
+            await self._bring_in_line(config)
+        except (nats.errors.Error, OSError, TimeoutError) as error:
+            self.states.could_not_see(config.name, error)
+            raise
+
+    async def _bring_in_line(self, config: StreamConfig) -> None:
+        assert config.name is not None
+        try:
+            info = await self._js.stream_info(config.name)
         except NotFoundError:
             await self._make(config)
             return
-        if changes := streams.differences(config, found):
-            await self._change(config, found, changes)
+        self.states.saw(config, info)
+        if changes := streams.differences(config, info.config):
+            await self._change(config, info.config, changes)
         else:
-            self._has_size(config, found.max_bytes)
+            self._has_size(config, info.config.max_bytes)
 
     async def _make(self, config: StreamConfig) -> None:
         """Makes a stream, smaller than it should be where there is no more room: a small one is better than none."""
@@ -251,7 +270,7 @@ class Provisioner:
         size = config.max_bytes or 0
         while True:
             try:
-                await self._js.add_stream(config.evolve(max_bytes=size))
+                info = await self._js.add_stream(config.evolve(max_bytes=size))
             except APIError as error:
                 if error.err_code == _NAME_IN_USE:
                     return  # another instance was faster, or the next check changes it
@@ -259,6 +278,7 @@ class Provisioner:
                     raise
                 size = max(streams.SMALLEST_BYTES, size // 2)
             else:
+                self.states.saw(config, info)
                 self._has_size(config, size)
                 self.on_made()
                 return
@@ -266,7 +286,7 @@ class Provisioner:
     async def _change(self, config: StreamConfig, found: StreamConfig, changes: dict[str, object]) -> None:
         """Changes a stream that is there. Where it can't have the room that it should, it keeps what it has."""
         try:
-            await self._js.update_stream(found.evolve(**changes))
+            self.states.saw(config, await self._js.update_stream(found.evolve(**changes)))
         except APIError as error:
             if error.err_code not in _NO_ROOM or "max_bytes" not in changes:
                 raise
@@ -274,7 +294,7 @@ class Provisioner:
             if (found.max_bytes or 0) <= 0:
                 changes["max_bytes"] = streams.SMALLEST_BYTES
             if changes:
-                await self._js.update_stream(found.evolve(**changes))
+                self.states.saw(config, await self._js.update_stream(found.evolve(**changes)))
             self._has_size(config, found.max_bytes)
             return
         log.info("provision.changed", stream=config.name, settings=",".join(sorted(changes)))

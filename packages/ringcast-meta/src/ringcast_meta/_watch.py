@@ -186,7 +186,7 @@ class Watch:
         session = self._open_session(self.prefix, outlet.put)
         try:
             asked_at_s = asyncio.get_running_loop().time()
-            entries = await self._within(session.snapshot(), self._options.snapshot_timeout_s, "no snapshot")
+            entries = await self._within(session, session.snapshot(), self._options.snapshot_timeout_s, "no snapshot")
             outlet.put(Snapshot(tuple(sorted(entries)), session.revision, asked_at_s))
             backoff.reset()
             await self._check_on(session, outlet, asked_at_s)
@@ -202,7 +202,7 @@ class Watch:
             asked_at_s = loop.time()
             left_s = max(0.0, proved_at_s + silent_after_s - asked_at_s)
             # One that comes late, since this process was halted, may still be answered.
-            await self._within(session.check(), left_s or silent_after_s, f"silent for {silent_after_s:g} s")
+            await self._within(session, session.check(), left_s or silent_after_s, f"silent for {silent_after_s:g} s")
             proved_at_s = asked_at_s
             outlet.put(Progress(session.revision, asked_at_s))
 
@@ -218,11 +218,17 @@ class Watch:
         finally:
             full.cancel()
 
-    async def _within(self, work: Coroutine[Any, Any, T], timeout_s: float, what: str) -> T:
+    async def _within(self, session: WatchSession, work: Coroutine[Any, Any, T], timeout_s: float, what: str) -> T:
+        """What ``work`` returns. A session that breaks meanwhile ends it: what it waits for would never come."""
+        task = asyncio.create_task(work)
         try:
-            async with asyncio.timeout(timeout_s) as limit:
-                return await work
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise WatchBrokenError(f"the watch of {self.prefix!r} is broken: {what}") from None
+            waits: set[asyncio.Future[Any]] = {task, session.failed}
+            await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            if session.failed.done():
+                session.failed.result()
+            raise WatchBrokenError(f"the watch of {self.prefix!r} is broken: {what}")
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)

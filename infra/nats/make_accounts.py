@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Print accounts.conf: who may do what on the NATS of a Ringcast installation.
 
-Usage: make_accounts.py [--partitions N] [--consumer-prefix P] [--nkey NAME=PUBLIC_KEY]...
+Usage: make_accounts.py [--partitions N] [--consumer-prefix P] [--nkey NAME=PUBLIC_KEY[,PUBLIC_KEY]]...
        [--callout PUBLIC_KEY [--xkey PUBLIC_KEY]] [--tools-store STORE]...
        [--agent AGENT_ID=STORE/KEY[,KEY...]]... WORKER=STORE/KEY[,KEY...]...
        make_accounts.py --new-keys DIRECTORY
@@ -9,8 +9,8 @@ Usage: make_accounts.py [--partitions N] [--consumer-prefix P] [--nkey NAME=PUBL
 A worker or a heartbeat agent that takes part in several stores is named once for each. An agent has one user for all of
 its workers; its --id must be that name. --partitions is the largest partition count of the stores; it says how
 many consumers a worker may need. A user's password comes from the environment of the NATS server
-(the output names the variables), unless --nkey names the public key that it logs in with. Needs the package
-ringcast-wire.
+(the output names the variables), unless --nkey names the public key that it logs in with (or both, with a comma
+between, while one is replaced). Needs the package ringcast-wire.
 
 With --callout the server asks the config service what a worker may do whose name is not in this file: workers with a
 token need no line here. PUBLIC_KEY is that of --callout-issuer of the config service, --xkey that of --callout-xkey.
@@ -92,7 +92,11 @@ FOR_TOOLS = (f"{API}.STREAM.INFO.*", f"{API}.DIRECT.GET.>", "$KV.>", "config.fet
 
 
 def entry(user: User, variable: str, nkey: str | None) -> Iterator[str]:
-    """A user, as the server reads it; ``variable``: what its password comes from."""
+    """A user, as the server reads it; ``variable``: what its password comes from. Once for each of several keys."""
+    if nkey and "," in nkey:
+        for key in nkey.split(","):
+            yield from entry(user, variable, key)
+        return
     yield f"# {user.why}"
     yield "{"
     if nkey:
@@ -195,7 +199,8 @@ def make(
     yield from indented(2, callout_accounts(answers, variables, nkeys))
     yield "}"
     yield "system_account: SYS"
-    known = [nkeys.get(user.name, user.name) for user in (*of_service, tools, *answers, *theirs)]
+    logins = (*of_service, tools, *answers, *theirs)
+    known = [key for user in logins for key in nkeys.get(user.name, user.name).split(",")]
     yield "# Users that are not named here are those that the config service lets in. A change takes a restart."
     yield "authorization: {"
     yield f"  timeout: {CALLOUT_TIMEOUT_S}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,7 +16,7 @@ import pytest
 from nats.aio.client import Client
 from ringcast import UnavailableError, Worker
 from ringcast_client import ConfigServiceClient
-from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, attempt, until_workers
+from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, attempt, until, until_workers
 from ringcast_testkit.dispatch import following
 from ringcast_wire import Role, names
 from ringcast_wire.tokens import make_token
@@ -198,6 +199,24 @@ async def test_permissions_that_end_are_asked_for_again(server: CalloutNats, tmp
             await asyncio.to_thread(service.process.wait_until, lambda: grants(service) > asked)
             put = await client.put("gateway", "blocklist", "row1", "after")
             await worker.wait_for("blocklist", put.partition, put.version, timeout_s=PATIENCE_S)
+
+
+async def test_a_token_is_replaced_while_both_count_and_nobody_is_refused(
+    server: CalloutNats, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mine = tmp_path / "password"
+    mine.write_text(server.tokens["worker-0"])
+    (old,) = [line for line in server.token_file.read_text().splitlines(keepends=True) if "worker=worker-0" in line]
+    login: dict[str, Any] = {"password": None, "password_file": str(mine)}
+    with server.service(tmp_path) as service, caplog.at_level(logging.INFO):
+        await make_store(service)
+        async with server.worker("worker-0", **login) as worker:
+            await worker.wait_ready(timeout_s=PATIENCE_S)
+            mine.write_text(server.add("worker-0", SCOPE))
+            server.token_file.write_text(server.token_file.read_text().replace(old, ""))
+            await until(lambda: "event=nats.reconnected" in caplog.text)
+            await until(lambda: worker.health().ready)
+    assert "event=nats.login_refused" not in caplog.text
 
 
 async def test_while_the_service_is_away_workers_go_on_and_new_ones_say_so(server: CalloutNats, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import shlex
 import subprocess
@@ -219,6 +220,42 @@ async def test_a_worker_with_an_nkey_is_added_without_a_restart(server: InfraNat
     assert server.violations() == []
 
 
+async def test_a_key_is_replaced_while_both_count_and_nobody_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (old, old_seed), (new, new_seed) = nkey(), nkey(1)
+    seed_file = tmp_path / "seed"
+    seed_file.write_bytes(old_seed)
+    server = InfraNats(tmp_path)
+    accounts = server.configuration / "accounts.conf"
+
+    def let_in(keys: str) -> None:
+        made = make_accounts("--nkey", f"worker-0={keys}", "worker-0=gateway/blocklist")
+        made.check_returncode()
+        accounts.write_text(made.stdout)
+
+    def reload(times: int) -> None:
+        send_signal(server, "reload")
+        server.process.wait_until(
+            lambda: sum("Reloaded server configuration" in line for line in server.log()) == times
+        )
+
+    let_in(old)
+    with server, server.service(tmp_path) as service, caplog.at_level(logging.INFO):
+        await fill(service)
+        async with server.worker("worker-0", nkey_seed_file=str(seed_file)) as worker:
+            await worker.wait_ready(timeout_s=PATIENCE_S)
+            let_in(f"{old},{new}")
+            await asyncio.to_thread(reload, 1)
+            seed_file.write_bytes(new_seed)
+            let_in(new)
+            await asyncio.to_thread(reload, 2)
+            await until(lambda: "event=nats.reconnected" in caplog.text)
+            await until(lambda: worker.health().ready)
+    assert "event=nats.login_refused" not in caplog.text
+    assert server.violations() == []
+
+
 async def test_a_server_in_lame_duck_mode_ends_by_itself(server: InfraNats) -> None:
     """As the StatefulSet's preStop asks it to."""
     await asyncio.to_thread(send_signal, server, "ldm")
@@ -229,9 +266,9 @@ def send_signal(server: InfraNats, name: str) -> None:
     subprocess.run([str(nats_server_binary()), "--signal", f"{name}={server.process.pid}"], check=True)
 
 
-def nkey() -> tuple[str, bytes]:
-    """Public key and seed of a user."""
-    seed = nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_USER)
+def nkey(number: int = 0) -> tuple[str, bytes]:
+    """Public key and seed of a user; each number has others."""
+    seed = nkeys.encode_seed(bytes(range(number, number + 32)), nkeys.PREFIX_BYTE_USER)
     return nkeys.from_seed(bytearray(seed)).public_key.decode(), bytes(seed)
 
 

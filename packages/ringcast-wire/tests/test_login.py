@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 
 import pytest
-from ringcast_wire import InvalidInputError, NatsLogin, without_passwords
+from ringcast_wire import InvalidInputError, NatsLogin, login_refusal, without_passwords
 
 
 @pytest.mark.parametrize(
@@ -13,6 +14,9 @@ from ringcast_wire import InvalidInputError, NatsLogin, without_passwords
     [
         (NatsLogin(user="u"), "user is given without password", "password"),
         (NatsLogin(password="secret"), "password is given without user", "user"),
+        (NatsLogin(user="u", password="secret", password_file="x"), "password and password_file", "password_file"),
+        (NatsLogin(password_file="test_login.py"), "password_file is given without user", "user"),
+        (NatsLogin(user="u", password_file="none"), "password_file 'none' is not a file", "password_file"),
         (NatsLogin(user="u", password="secret", nkey_seed_file="x"), "user and nkey_seed_file", "nkey_seed_file"),
         (NatsLogin(tls_cert_file="x"), "tls_cert_file is given without tls_key_file", "tls_key_file"),
         (NatsLogin(tls_key_file="x"), "tls_key_file is given without tls_cert_file", "tls_cert_file"),
@@ -55,3 +59,51 @@ def test_a_file_without_certificates_is_refused(tmp_path: Path) -> None:
     file.write_text("nothing")
     with pytest.raises(InvalidInputError, match="holds no certificates"):
         NatsLogin(tls_ca_file=str(file)).connect_options([])
+
+
+@pytest.mark.parametrize(
+    ("held", "sentence"),
+    [
+        (b"", "begins with an empty line"),
+        (b"\nsecret\n", "begins with an empty line"),
+        (b"\xff\n", "is no UTF-8"),
+        (b"x" * 70_000, "is larger than 65536 bytes"),
+    ],
+)
+def test_a_file_without_a_password_is_refused(tmp_path: Path, held: bytes, sentence: str) -> None:
+    file = tmp_path / "password"
+    file.write_bytes(held)
+    with pytest.raises(InvalidInputError, match=sentence) as refused:
+        NatsLogin(user="u", password_file=str(file)).check_login()
+    assert refused.value.field == "password_file"
+    assert "secret" not in str(refused.value)
+
+
+def test_the_password_of_a_file_is_the_one_that_it_holds_when_a_client_connects(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("first \r\nnot this\n")
+    password = NatsLogin(user="u", password_file=str(file)).connect_options([])["password"]
+    assert password() == "first "
+    file.write_text("second")
+    assert password() == "second"
+    file.unlink()
+    with pytest.raises(OSError, match=r"password_file .* can't be read: No such file"):
+        password()  # the client tries again after it
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (Exception("nats: 'Authorization Violation'"), "Authorization Violation"),
+        (Exception("nats: authorization failed"), "authorization failed"),
+        (Exception("nats: 'User Authentication Expired'"), "User Authentication Expired"),
+        (Exception("nats: 'Permissions Violation for Publish to \"a\"'"), ""),
+        (Exception("nats: 'maximum connections exceeded'"), ""),
+        (ConnectionResetError("Connection lost"), ""),
+        (ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required"), "alert"),
+        (ssl.SSLCertVerificationError(1, "certificate verify failed"), ""),
+    ],
+)
+def test_which_errors_of_a_client_say_that_a_login_is_refused(error: Exception, words: str) -> None:
+    assert words in login_refusal(error)
+    assert bool(words) is bool(login_refusal(error))

@@ -104,6 +104,7 @@ FROZEN = [
     "event_within",
     "field_text",
     "limits",
+    "login_refusal",
     "names",
     "next_stages",
     "shown",

@@ -52,6 +52,7 @@ class Endpoints:
         self._endpoints: dict[str, Endpoint] = {}
         self._current: Endpoint | None = None
         self._closing: set[asyncio.Task[None]] = set()
+        self._stamp = login.stamp()
 
     def open(self) -> None:
         """Makes the channels, which connect at the first call."""
@@ -69,11 +70,13 @@ class Endpoints:
 
     @property
     def current(self) -> Endpoint:
-        """Where calls go.
+        """Where calls go: over a new connection, once a certificate or key of the login was replaced.
 
         Raises:
             UnavailableError: no instance is known.
         """
+        if (stamp := self._login.stamp()) != self._stamp:
+            self._renew(stamp)
         if self._current is None:
             raise UnavailableError("no config service is known: none takes calls")
         return self._current
@@ -123,9 +126,7 @@ class Endpoints:
             return
         for address in self._endpoints.keys() - addresses.keys():
             if addresses:  # where none is known, those that were may still be there
-                closing = asyncio.ensure_future(self._endpoints.pop(address).channel.close(_RETIRE_S))
-                self._closing.add(closing)
-                closing.add_done_callback(self._closing.discard)
+                self._retire(self._endpoints.pop(address))
         for address in addresses:
             if address not in self._endpoints:
                 self._endpoints[address] = Endpoint(check_address(address), self._login, self._reason)
@@ -133,9 +134,26 @@ class Endpoints:
             # Not the first of all: else one instance would have all clients.
             self._current = random.choice(list(self._endpoints.values()))  # noqa: S311
 
+    def _renew(self, stamp: tuple[int, ...]) -> None:
+        """Makes all channels anew; where a file can't be read just now, those that there are stay."""
+        try:
+            fresh = {address: Endpoint(address, self._login, self._reason) for address in self._endpoints}
+        except InvalidInputError:
+            return
+        former, self._endpoints, self._stamp = self._endpoints, fresh, stamp
+        if self._current is not None:
+            self._current = fresh.get(self._current.address)
+        for endpoint in former.values():
+            self._retire(endpoint)
+
+    def _retire(self, endpoint: Endpoint) -> None:
+        closing = asyncio.ensure_future(endpoint.channel.close(_RETIRE_S))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
 
 _RETIRE_S: Final = 60.0
-"""How long calls may go on at an instance that is not named any more."""
+"""How long calls may go on at an instance that is not named any more, or with a login that was replaced."""
 
 
 async def _connected(channel: grpc.aio.Channel, deadline_s: float) -> bool:

@@ -13,7 +13,15 @@ from typing import Any, Final, TypeVar
 
 import nats.errors
 from nats.aio.client import Client
-from ringcast_wire import EventLog, InvalidInputError, NatsLogin, RingcastError, field_text, without_passwords
+from ringcast_wire import (
+    EventLog,
+    InvalidInputError,
+    NatsLogin,
+    RingcastError,
+    field_text,
+    login_refusal,
+    without_passwords,
+)
 
 from ringcast_service._errors import ConfigError
 
@@ -35,6 +43,8 @@ class Lifetime:
         self.ready = asyncio.Event()
         self._stopping = asyncio.Event()
         self._lost = False
+        self.login_refused = False
+        """Whether NATS refuses the login, of the process or of one of its connections."""
 
     def stop(self) -> None:
         """Begins an orderly end. Calling it again is harmless."""
@@ -88,16 +98,28 @@ class Lifetime:
             ConfigError: no server answers within ``timeout_s``, or the login is refused.
         """
         shown = without_passwords(servers)
-        last = why = ""
+        last = why = told = ""
 
         async def on_error(error: Exception) -> None:
-            nonlocal last, why
+            nonlocal last, why, told
             text = field_text(error)
-            if text != last:  # it repeats with each attempt
+            words = "" if client.is_connected else login_refusal(error)  # one that was accepted may just have ended
+            if words:
+                self.login_refused = True
+                if words != told:  # it repeats with each attempt
+                    log.error("bus.login_refused", connection=name, servers=shown, error=words)
+                told = words
+            elif text != last and not (told and isinstance(error, OSError)):
                 log.warning("nats.error", error=text)
             last = text
             if not (why and isinstance(error, OSError)):  # a server's word says more than the end of its connection
                 why = text
+
+        async def on_reconnected() -> None:
+            nonlocal last, told
+            last, told, self.login_refused = "", "", False
+            if on_back is not None:
+                await on_back()
 
         try:
             options = login.connect_options(servers)
@@ -114,7 +136,7 @@ class Lifetime:
                         error_cb=on_error,
                         closed_cb=self._on_closed,
                         disconnected_cb=on_lost,
-                        reconnected_cb=on_back,
+                        reconnected_cb=on_reconnected,
                     )
                 )
         except TimeoutError as error:
@@ -122,6 +144,7 @@ class Lifetime:
             raise ConfigError(f"NATS at {shown} can't be reached{reason}") from error
         except (nats.errors.Error, OSError, ValueError, InvalidInputError) as error:
             raise ConfigError(f"NATS at {shown} can't be used: {error}") from error
+        self.login_refused = False
         try:
             yield client
         finally:

@@ -24,6 +24,7 @@ _UNIT_BYTES: Final = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _LOGIN_OPTIONS: Final = {
     "user": "nats_user",
     "password": "nats_password",
+    "password_file": "nats_password_file",
     "credentials_file": "nats_credentials",
     "nkey_seed_file": "nats_nkey_seed",
     "tls_ca_file": "nats_tls_ca",
@@ -136,6 +137,12 @@ def nats_login_options(command: F) -> F:
             click.option("--nats-user", default="", help="User on NATS."),
             click.option(
                 "--nats-password", default="", help="Best given by the environment, where no process list shows it."
+            ),
+            click.option(
+                "--nats-password-file",
+                default="",
+                metavar="FILE",
+                help="File whose first line is the password; it is read anew for each connection.",
             ),
             click.option(
                 "--nats-credentials", default="", metavar="FILE", help="Credentials file (JWT), instead of a user."

@@ -40,7 +40,7 @@ from ringcast_wire._errors import (
 )
 from ringcast_wire._event_log import EventLog, field_text
 from ringcast_wire._fetch_answers import take_answer
-from ringcast_wire._login import NatsLogin, without_passwords
+from ringcast_wire._login import NatsLogin, login_refusal, without_passwords
 from ringcast_wire._login_settings import check_login_settings
 from ringcast_wire._messages import (
     DEFAULT_LOAD_FACTOR,
@@ -206,6 +206,7 @@ __all__ = [
     "event_within",
     "field_text",
     "limits",
+    "login_refusal",
     "names",
     "next_stages",
     "shown",

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import ssl
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
 from ringcast_wire._errors import InvalidInputError, shown_path
-from ringcast_wire._login_settings import check_login_settings
+from ringcast_wire._login_settings import check_login_settings, read_login_file
 
-_FILES: Final = ("credentials_file", "nkey_seed_file", "tls_ca_file", "tls_cert_file", "tls_key_file")
+T = TypeVar("T")
+
+_FILES: Final = ("password_file", "credentials_file", "nkey_seed_file", "tls_ca_file", "tls_cert_file", "tls_key_file")
+_REFUSAL: Final = re.compile(r"authorization (violation|failed)|authentication (expired|revoked)", re.IGNORECASE)
 
 
 class NatsLogin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A user and password, a credentials file (JWT) or a file with an nkey's seed; or none of them. Files are paths.
+
+    All files are read anew each time that a client connects, so that what they hold may be replaced while it runs.
 
     TLS is used if a ``tls_`` file is named or a server's address begins with ``tls://``. The handshake then comes first
     of all, so nobody in between can talk the client into sending a password in the clear; the server needs
@@ -23,9 +30,11 @@ class NatsLogin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """
 
     user: str = ""
-    """Needs a ``password``."""
+    """Needs a ``password`` or a ``password_file``."""
     password: str = ""
     """Of the ``user``. It is never shown."""
+    password_file: str = ""
+    """A file whose first line is the password of the ``user``; it is read anew for each connection."""
     credentials_file: str = ""
     """A file with a user's JWT and the seed that belongs to it, as ``nsc`` writes it."""
     nkey_seed_file: str = ""
@@ -51,23 +60,32 @@ class NatsLogin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         ways = [name for name in ("user", "credentials_file", "nkey_seed_file") if getattr(self, name)]
         if len(ways) > 1:
             raise InvalidInputError(f"{' and '.join(ways)} are given: one of them is allowed", field=ways[1])
-        check_login_settings(self, pairs=(("user", "password"), ("tls_cert_file", "tls_key_file")), files=_FILES)
+        if self.password and self.password_file:
+            raise InvalidInputError(
+                "password and password_file are given: one of them is allowed", field="password_file"
+            )
+        password = "password_file" if self.password_file else "password"
+        check_login_settings(self, pairs=(("user", password), ("tls_cert_file", "tls_key_file")), files=_FILES)
+        if self.password_file:
+            _read_password(self.password_file)
 
     def connect_options(self, servers: Sequence[str]) -> dict[str, Any]:
         """The arguments of ``nats.connect`` that it takes to log in at these servers.
 
         Raises:
-            InvalidInputError: a certificate or key can't be read.
+            InvalidInputError: a certificate or key can't be read. Where a file can't be read later, as the client
+                connects again, it gets an ``OSError``, and tries once more.
         """
         given = {
             "user": self.user,
-            "password": self.password,
+            "password": partial(_later, _read_password, self.password_file) if self.password_file else self.password,
             "user_credentials": self.credentials_file,
             "nkeys_seed": self.nkey_seed_file,
         }
         options: dict[str, Any] = {name: value for name, value in given.items() if value}
         if self.tls_ca_file or self.tls_cert_file or any(server.startswith("tls://") for server in servers):
-            options |= {"tls": self._tls(), "tls_handshake_first": True}
+            self._tls()  # what can't be used is told at once
+            options |= {"tls": _FreshContext(self._tls), "tls_handshake_first": True}
         return options
 
     def _tls(self) -> ssl.SSLContext:
@@ -87,6 +105,61 @@ class NatsLogin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 field="tls_cert_file",
             ) from error
         return context
+
+
+class _FreshContext(ssl.SSLContext):
+    """Makes a context anew for each handshake, from what the files hold then. A client keeps the one that it gets."""
+
+    def __new__(cls, _make: Callable[[], ssl.SSLContext]) -> Self:
+        return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
+
+    def __init__(self, make: Callable[[], ssl.SSLContext]) -> None:
+        self._make = make
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """What asyncio and uvloop call to begin a handshake."""
+        return _later(self._make).wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+
+
+def _read_password(path: str) -> str:
+    """The first line of a file.
+
+    Raises:
+        InvalidInputError: the file can't be read, is larger than 64 KiB, no UTF-8, or its first line is empty.
+    """
+    try:
+        first = read_login_file("password_file", path).split(b"\n", 1)[0].decode().rstrip("\r")
+    except UnicodeDecodeError:
+        raise InvalidInputError(f"password_file {shown_path(path)} is no UTF-8", field="password_file") from None
+    if not first:
+        raise InvalidInputError(f"password_file {shown_path(path)} begins with an empty line", field="password_file")
+    return first
+
+
+def _later(read: Callable[..., T], *args: str) -> T:
+    """Reads as a client connects: it tries again after an ``OSError``, and ends for good after any other."""
+    try:
+        return read(*args)
+    except InvalidInputError as error:
+        raise OSError(str(error)) from None
+
+
+def login_refusal(error: Exception) -> str:
+    """The server's words, if an error of the NATS client says that it refuses the login; nothing for any other.
+
+    A server that asks for another client certificate ends the handshake with an alert.
+    """
+    text = str(error).removeprefix("nats: ").strip("'\" ")
+    if isinstance(error, ssl.SSLError) and "alert" in text.lower():
+        return text
+    return text if _REFUSAL.search(text) else ""
 
 
 def without_passwords(servers: Sequence[str]) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from ringcast_wire._errors import InvalidInputError, shown_path
+
+MAX_LOGIN_FILE_BYTES: Final = 64 * 1024
 
 
 def check_login_settings(login: object, *, pairs: Iterable[tuple[str, str]], files: Iterable[str]) -> None:
@@ -27,3 +30,19 @@ def check_login_settings(login: object, *, pairs: Iterable[tuple[str, str]], fil
         path = getattr(login, name)
         if path and not Path(path).is_file():
             raise InvalidInputError(f"{name} {shown_path(path)} is not a file", field=name)
+
+
+def read_login_file(name: str, path: str) -> bytes:
+    """A file with a certificate, key, token or password.
+
+    Raises:
+        InvalidInputError: it can't be read, or is larger than 64 KiB.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_LOGIN_FILE_BYTES + 1)
+    except OSError as error:
+        raise InvalidInputError(f"{name} {shown_path(path)} can't be read: {error.strerror}", field=name) from error
+    if len(data) > MAX_LOGIN_FILE_BYTES:
+        raise InvalidInputError(f"{name} {shown_path(path)} is larger than {MAX_LOGIN_FILE_BYTES} bytes", field=name)
+    return data

@@ -315,6 +315,13 @@ WORKER: Final = (
         "Times that NATS did not let the worker publish or subscribe to a subject; the log names it.",
     ),
     _worker(
+        "config_login_refused",
+        "gauge",
+        _WORKER,
+        "",
+        "1 while NATS refuses the worker's login: it tries again, and reads the files of the login each time.",
+    ),
+    _worker(
         "config_history_refused",
         "gauge",
         _KEY_WORKER,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import grpc
@@ -13,9 +12,8 @@ import grpc.aio
 import msgspec
 
 from ringcast_wire._errors import InvalidInputError, shown_path
-from ringcast_wire._login_settings import check_login_settings
+from ringcast_wire._login_settings import check_login_settings, read_login_file
 
-MAX_LOGIN_FILE_BYTES: Final = 64 * 1024
 TLS_PREFIX: Final = "tls://"
 ENV_PREFIX: Final = "RINGCAST_SERVICE_"
 
@@ -26,7 +24,8 @@ _FILES: Final = ("tls_ca_file", "tls_cert_file", "tls_key_file", "token_file")
 class ServiceLogin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Paths of the files that it takes to talk to a config service with TLS; none of them: without.
 
-    TLS is used if a ``tls_`` file is named or the address begins with ``tls://``.
+    TLS is used if a ``tls_`` file is named or the address begins with ``tls://``. A channel keeps the certificates and
+    the key that the files had when it was made: who keeps one for long makes another when :meth:`stamp` has changed.
     """
 
     tls_ca_file: str = ""
@@ -58,6 +57,18 @@ class ServiceLogin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                     field="token_file",
                 )
             read_tokens(self.token_file)
+
+    def stamp(self) -> tuple[int, ...]:
+        """Another value once a ``tls_`` file was replaced; what is not there just now counts as one of its own."""
+        found: list[int] = []
+        for path in filter(None, (self.tls_ca_file, self.tls_cert_file, self.tls_key_file)):
+            try:
+                stat = os.stat(path)
+            except OSError:
+                found.append(-1)
+            else:
+                found += (stat.st_mtime_ns, stat.st_ino, stat.st_size)
+        return tuple(found)
 
     def channel(self, address: str, options: Sequence[tuple[str, Any]]) -> grpc.Channel:
         """A channel for blocking calls.
@@ -129,19 +140,3 @@ def read_tokens(path: str) -> list[str]:
                 field="token_file",
             )
     return found
-
-
-def read_login_file(name: str, path: str) -> bytes:
-    """A file with a certificate, key or token.
-
-    Raises:
-        InvalidInputError: it can't be read, or is larger than 64 KiB.
-    """
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(MAX_LOGIN_FILE_BYTES + 1)
-    except OSError as error:
-        raise InvalidInputError(f"{name} {shown_path(path)} can't be read: {error.strerror}", field=name) from error
-    if len(data) > MAX_LOGIN_FILE_BYTES:
-        raise InvalidInputError(f"{name} {shown_path(path)} is larger than {MAX_LOGIN_FILE_BYTES} bytes", field=name)
-    return data

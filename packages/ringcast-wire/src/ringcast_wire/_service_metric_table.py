@@ -290,6 +290,13 @@ SERVICE: Final = (
         "1 while NATS or the database can be reached, else 0; checked every second.",
     ),
     _service(
+        "config_service_login_refused",
+        "gauge",
+        (),
+        "",
+        "1 while NATS refuses the login of the service or of its auth callout.",
+    ),
+    _service(
         "config_service_serving",
         "gauge",
         ("part",),

@@ -9,6 +9,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from ringcast_wire._errors import ConditionFailedError, ErrorCode, RingcastError, UnavailableError, error_from_code
+from ringcast_wire._login_settings import read_login_file
 from ringcast_wire._messages import Mode, Role, Strategy
 from ringcast_wire._migration import Stage
 from ringcast_wire._names import (
@@ -25,7 +26,7 @@ from ringcast_wire._proto.config_pb2_grpc import (
     ConfigServiceStub,
     add_ConfigServiceServicer_to_server,
 )
-from ringcast_wire._service_login import TLS_PREFIX, ServiceLogin, read_login_file, read_tokens
+from ringcast_wire._service_login import TLS_PREFIX, ServiceLogin, read_tokens
 
 MODES: Final[Mapping[Mode, pb.Mode]] = {mode: getattr(pb, f"MODE_{mode.name}") for mode in Mode}
 """The number that each mode has in protobuf, under the same name."""

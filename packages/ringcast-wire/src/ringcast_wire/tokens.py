@@ -20,7 +20,8 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from ringcast_wire._errors import InvalidInputError, shown, shown_path
-from ringcast_wire._service_login import TOKEN, read_login_file
+from ringcast_wire._login_settings import read_login_file
+from ringcast_wire._service_login import TOKEN
 
 MAX_PRINCIPAL_LENGTH: Final = 64
 """Characters of the name of a token."""

@@ -209,6 +209,7 @@ class App(Lifetime):
             "maintenance_leader": lambda: core.maintenance.leads,
             "issuer_keys_age_seconds": lambda: 0.0 if logins.verifier is None else logins.verifier.keys_age_s,
             "connected:nats": lambda: nc.is_connected,
+            "login_refused": lambda: self.login_refused,
         }
 
     @asynccontextmanager

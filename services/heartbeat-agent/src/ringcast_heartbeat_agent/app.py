@@ -221,6 +221,7 @@ class App(Lifetime):
             ("subscriptions", ("http",)): lambda: count("http"),
             ("updates_waiting", ()): lambda: sum(each.waiting for each in list(handlers.subscriptions.values())),
             ("connected", ()): lambda: nc.is_connected,
+            ("login_refused", ()): lambda: self.login_refused,
             ("groups", ()): lambda: sum(1 for _ in dispatch.groups()),
             ("dead_letter_failures_total", ()): lambda: dead_letters.failures,
             ("unopened_values_total", ()): lambda: self._opener.failures,

@@ -46,6 +46,7 @@ AGENT: Final = (
     _metric("callbacks_total", "counter", ("outcome",), "calls", "Calls of applications: done, repeated or given-up."),
     _metric("keys_followed", "gauge", (), "keys", "Config keys that the agent follows now."),
     _metric("connected", "gauge", (), "", "Whether NATS is connected."),
+    _metric("login_refused", "gauge", (), "", "Whether NATS refuses the agent's login."),
     _metric("groups", "gauge", (), "groups", "Groups now."),
     _metric("consumers", "gauge", ("mode",), "consumers", "Consumers now, by mode (reliable, lossy)."),
     _metric("in_flight", "gauge", ("mode",), "messages", "Deliveries that are not answered yet."),

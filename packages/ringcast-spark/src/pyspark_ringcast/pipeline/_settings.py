@@ -21,6 +21,7 @@ _SPEC_OPTIONS: Final = {
     "service": ("target", "host:port of the config service. [default: RINGCAST_SERVICE]"),
     "timeout_s": ("target", "How long one request is tried again, in seconds."),
     "user": ("target", "User at NATS; RINGCAST_PASSWORD has the password."),
+    "password_file": ("target", "Login at NATS: a file whose first line is the user's password."),
     "credentials_file": ("target", "Login at NATS: a credentials file (JWT)."),
     "nkey_seed_file": ("target", "Login at NATS: a file with an nkey's seed."),
     "tls_ca_file": ("target", "Certificates that may sign the NATS server's."),

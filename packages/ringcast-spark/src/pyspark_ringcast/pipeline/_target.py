@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 LOGIN_FILES: Final = (
+    "password_file",
     "credentials_file",
     "nkey_seed_file",
     "tls_ca_file",
@@ -41,7 +42,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """``host:port`` of the config service."""
     timeout_s: float | None = None
     user: str | None = None
-    """At NATS; ``RINGCAST_PASSWORD`` has the password."""
+    """At NATS; its password is in a ``password_file``, or in ``RINGCAST_PASSWORD``."""
+    password_file: str | None = None
     credentials_file: str | None = None
     nkey_seed_file: str | None = None
     tls_ca_file: str | None = None

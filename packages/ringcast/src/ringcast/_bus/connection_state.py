@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from inspect import ismethod
 from typing import Any, Final
 from weakref import WeakMethod
 
 import nats.errors
-from ringcast_wire import Backoff, EventLog, UnavailableError, field_text
+from ringcast_wire import Backoff, EventLog, UnavailableError, field_text, login_refusal, without_passwords
 
 from ringcast._bus.bus import RECONNECT_MOST_S, TRANSIENT
 from ringcast._bus.nats_client import SubjectRefusedError
@@ -30,12 +30,14 @@ class ConnectionState:
         self.refusals = Refusals(log)
         self.last_error = ""
         """What the client last reported; a refused login is not replaced by the end of its connection."""
+        self._servers = "(no server)"
         self._log = log
         self._backoff = Backoff(random.random, first_s=0.2, most_s=RECONNECT_MOST_S)
         self._lost: list[Callable[[], None]] = []
         self._back: list[Callable[[], Callable[[], None] | None]] = []
         """Each returns its callback, or nothing once the object is gone that it is a method of."""
         self._refused = False
+        self._logged_refusal = ""
         self._established = False
         self._lost_at: float | None = asyncio.get_running_loop().time()
 
@@ -64,14 +66,15 @@ class ConnectionState:
             "reconnect_to_server_handler": self._next_server,
         }
 
-    def attempt(self) -> None:
-        """A first connection is about to be tried."""
-        self._refused = False
+    def attempt(self, servers: Sequence[str] = ()) -> None:
+        """A first connection is about to be tried, to one of these servers."""
+        self._servers = without_passwords(servers)
+        self._refused, self.refusals.login = False, ""
 
     def establish(self) -> None:
         """The first connection was made."""
         self._established = True
-        self._lost_at = None
+        self._accepted()
 
     def end(self) -> None:
         """The bus is closed: nothing is called back any more, and ``closed`` has ended."""
@@ -96,10 +99,27 @@ class ConnectionState:
             self._log.debug("nats.client_error", error=text)
         else:  # a message that can't be decoded, or a failure that the library does not foresee
             self._log.warning("nats.unexpected_error", error=repr(error))
+        if self._lost_at is not None:  # else it ends a login that was accepted, and the next one may be too
+            self._note_refusal(error)
         # A server that refuses a login closes the connection at once, and of a later attempt only that may be seen.
-        broke = isinstance(error, OSError | nats.errors.StaleConnectionError)
+        broke = isinstance(error, OSError | nats.errors.StaleConnectionError) and not login_refusal(error)
         if not (broke and self._refused):
             self.last_error, self._refused = text, not broke
+
+    def _note_refusal(self, error: Exception) -> None:
+        """What does not even listen refuses nothing: where a server is away as well, that is what there is to say."""
+        if words := login_refusal(error):
+            self.refusals.login = f"login refused by NATS at {self._servers}: {words}"
+            if self._logged_refusal != words:  # it repeats with each attempt
+                self._logged_refusal = words
+                self._log.error("nats.login_refused", servers=self._servers, error=words)
+        elif isinstance(error, ConnectionRefusedError):
+            self.refusals.login = ""
+
+    def _accepted(self) -> None:
+        self._refused, self.last_error = False, ""
+        self.refusals.login = self._logged_refusal = ""
+        self._lost_at = None
 
     async def _on_lost(self) -> None:
         if self.closed.done() or not self._established or self._lost_at is not None:
@@ -110,10 +130,9 @@ class ConnectionState:
             callback()
 
     async def _on_back(self) -> None:
-        self._refused, self.last_error = False, ""
+        self._accepted()
         self.refusals.clear()
         self._backoff.reset()
-        self._lost_at = None
         self._log.info("nats.reconnected")
         for callback_of in list(self._back):
             if (callback := callback_of()) is not None:

@@ -131,7 +131,7 @@ class NatsBus:
         Raises:
             UnavailableError: no server answered within ``connect_timeout_s``.
         """
-        self._state.attempt()
+        self._state.attempt(config.servers)
         self.acks.many = min(_MANY_ACKS, config.max_ack_pending // 2)
         try:
             await _connect(self._nc, config, self._state)
@@ -286,6 +286,8 @@ async def _connect(client: Client, config: WorkerConfig, state: ConnectionState)
     try:
         await within(config.connect_timeout_s, client.connect(**options))
     except TimeoutError as error:
+        if state.refusals.login:
+            raise UnavailableError(state.refusals.login) from error
         reason = f": {state.last_error}" if state.last_error else ""
         raise UnavailableError(
             f"NATS at {servers} did not answer within {config.connect_timeout_s:g} s{reason}"

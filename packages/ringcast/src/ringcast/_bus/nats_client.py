@@ -82,6 +82,12 @@ class WorkerClient(Client):
             raise
         self._login_broke = False
 
+    def _connect_command(self) -> bytes:
+        """The library reads the seed of an nkey anew for each login, and its public key only once."""
+        if self._nkeys_seed is not None:
+            self._setup_nkeys_connect()
+        return super()._connect_command()
+
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         await super()._process_info(info, initial_connection)
         if initial_connection and self._login_broke:

@@ -1,4 +1,4 @@
-"""Subjects that NATS does not let a worker use: a request to one of them fails at once."""
+"""What NATS does not let a worker do: log in, or use a subject, so that a request to it fails at once."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class Refusals:
 
     def __init__(self, log: EventLog) -> None:
         self.count = 0
+        self.login = ""
+        """Why there is no connection, where NATS refuses the login; else nothing. May be read from any thread."""
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._at: dict[str, float] = {}

@@ -77,6 +77,7 @@ class WorkerSettings(TypedDict, total=False):
     metrics_listen: str | None
     user: str | None
     password: str | None
+    password_file: str | None
     credentials_file: str | None
     nkey_seed_file: str | None
     tls_ca_file: str | None

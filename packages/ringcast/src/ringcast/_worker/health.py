@@ -95,6 +95,9 @@ class Health:
     """Whether the agent of the host keeps the lease."""
     end_seen: bool = False
     """Whether that agent sees this process end: in a store of exclusive ownership its death is known at once then."""
+    login_refused: str = ""
+    """Why it is not connected, where NATS refuses its login: at which servers and with which words; or nothing. It goes
+    on trying, and reads the files of its login each time."""
     refused_subjects: tuple[str, ...] = ()
     """What NATS has not let this user publish or subscribe to within the last minute."""
     refused_consumers: tuple[str, ...] = ()

@@ -60,6 +60,7 @@ class WorkerSamples:
         yield Sample("config_unreadable_replies_total", worker, stats.bad_replies)
         yield Sample("config_unreadable_records_total", worker, stats.bad_records)
         yield Sample("config_refused_subjects_total", worker, self.bus.refusals.count)
+        yield Sample("config_login_refused", worker, bool(self.bus.refusals.login))
         yield Sample("config_consumer_update_duration_seconds", worker, self.consumers.update_duration)
         yield Sample("config_consumer_update_failures_total", worker, self.consumers.update_failures)
         yield Sample("config_consumer_update_skipped_total", worker, self.consumers.updates_skipped)

@@ -188,6 +188,7 @@ class Worker:
             cache=cache_health(runtime.cache) if runtime.cache is not None else None,
             by_agent=runtime.lease is not None and runtime.lease.by_agent and running,
             end_seen=runtime.lease is not None and runtime.lease.by_agent and runtime.lease.sees_end and running,
+            login_refused=bus.refusals.login,
             refused_subjects=bus.refusals.subjects(),
             refused_consumers=runtime.refused_consumers,
         )

@@ -20,7 +20,12 @@ from ringcast_config_service.telemetry import Measures
 def callout_login(settings: CalloutSettings, service: NatsLogin) -> NatsLogin:
     """The login of the callout's connection; over TLS as the service's own."""
     return msgspec.structs.replace(
-        service, user=settings.user, password=settings.password, credentials_file="", nkey_seed_file=""
+        service,
+        user=settings.user,
+        password=settings.password,
+        password_file=settings.password_file,
+        credentials_file="",
+        nkey_seed_file="",
     )
 
 

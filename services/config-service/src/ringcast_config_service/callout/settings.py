@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ringcast_service import ConfigError, between, duration_s, setting
-from ringcast_wire import InvalidInputError, limits, names
+from ringcast_wire import InvalidInputError, NatsLogin, limits, names
 from ringcast_wire.grpc import read_login_file
 from ringcast_wire.worker_tokens import read_worker_tokens
 
@@ -42,6 +42,12 @@ class CalloutSettings:
         "Its password; best given by the environment, where no process list shows it.",
         flag="callout-password",
         secret=True,
+    )
+    password_file: str = setting(
+        "",
+        "File whose first line is that password; it is read anew for each connection.",
+        flag="callout-password-file",
+        metavar="FILE",
     )
     valid_s: float = duration_s(
         "10m",
@@ -80,10 +86,12 @@ class CalloutSettings:
             if self.issuer_seed_file or self.xkey_seed_file:
                 raise ConfigError("callout_issuer or callout_xkey is given without callout_tokens: it turns them on")
             return
-        for name, value in (("callout_issuer", self.issuer_seed_file), ("callout_password", self.password)):
+        password = self.password or self.password_file
+        for name, value in (("callout_issuer", self.issuer_seed_file), ("callout_password", password)):
             if not value:
                 raise ConfigError(f"callout_tokens is given without {name}: both are needed")
         try:
+            NatsLogin(user=self.user, password=self.password, password_file=self.password_file).check_login()
             names.check_name("callout_consumer_prefix", self.consumer_prefix)
             read_worker_tokens(self.token_file)
         except InvalidInputError as error:

@@ -8,8 +8,9 @@ from random import Random
 from typing import Protocol
 
 from ringcast._protocol.sticky.ownership import Ownership
-from ringcast._protocol.sticky.witness import Span, Witness, decode_gone, encode_gone
+from ringcast._protocol.sticky.witness import Witness
 from ringcast_wire import names
+from ringcast_wire.ended_sessions import Span, decode_gone, encode_gone
 
 from tests.simulation.sticky_machines import Machines
 from tests.simulation.sticky_store import Store

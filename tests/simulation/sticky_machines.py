@@ -11,8 +11,9 @@ from ringcast._protocol.sticky.fence import Fence, FenceTimes
 from ringcast._protocol.sticky.leader import Leader, LeaderTimes
 from ringcast._protocol.sticky.migration import Guard
 from ringcast._protocol.sticky.ownership import Ownership
-from ringcast._protocol.sticky.witness import Span, Witness, believed, decode_gone
+from ringcast._protocol.sticky.witness import Witness
 from ringcast_wire import names
+from ringcast_wire.ended_sessions import Span, believed, decode_gone
 from ringcast_wire.owner_records import State, Table, decode_state, decode_table
 
 KEY = "list"

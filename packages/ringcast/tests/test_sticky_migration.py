@@ -14,6 +14,7 @@ from ringcast._protocol.sticky.migration import Guard
 from ringcast._protocol.sticky.ownership import Deed, OwnedState, Ownership
 from ringcast._protocol.sticky.plan import Wishes
 from ringcast_wire import ProtocolError, Stage, next_stages
+from ringcast_wire.ended_sessions import Span
 from ringcast_wire.migrating import Step, may_end, unguarded
 from ringcast_wire.owner_records import (
     MAX_NUMBER,
@@ -127,6 +128,13 @@ def test_no_table_names_owners_while_a_worker_says_that_it_is_not_guarded(table:
     found = after(table, states, live=frozenset("a"))
     assert found is None or found.rule is not Rule.OWNERS
     assert after(OWNERS._replace(step=0), {"a": state(A), "b": state(B, guarded=0)}, Step(Stage.SWITCH, 0)) is None
+
+
+@pytest.mark.parametrize(("span", "counts"), [(Span(1, 2), False), (Span(3, 9), True), (Span(1, 1), True)])
+def test_a_worker_that_is_not_guarded_does_not_count_once_its_process_has_ended(span: Span, counts: bool) -> None:
+    states = {"a": state(A), "b": state(B, guarded=0)}
+    found = after(PEERS, states, live=frozenset("a"), gone={"b": span})
+    assert (found is not None and found.rule is Rule.NOBODY) is not counts
 
 
 # ---- a worker
@@ -255,7 +263,8 @@ def test_an_operator_goes_one_stage_further_or_back_to_the_shadow() -> None:
         Stage.OFF: {Stage.SHADOW},
         Stage.SHADOW: {Stage.OFF, Stage.VALIDATE},
         Stage.VALIDATE: {Stage.SHADOW, Stage.SWITCH},
-        Stage.SWITCH: {Stage.SHADOW},
+        Stage.SWITCH: {Stage.SHADOW, Stage.FINISH},
+        Stage.FINISH: set(),
     }
 
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ringcast._protocol.sticky.evidence import LeaseEvidence
 from ringcast._protocol.sticky.leader import Leader, LeaderTimes, TakeTerm, View, WriteTable
-from ringcast._protocol.sticky.witness import MAX_GONE, Span, Witness, believed, decode_gone, encode_gone
+from ringcast._protocol.sticky.witness import Witness
 from ringcast_wire import LimitExceededError, ProtocolError
+from ringcast_wire.ended_sessions import MAX_GONE, Span, believed, decode_gone, encode_gone
 from ringcast_wire.owner_records import Entry, Phase, Session, State, Table, Term
 
 A, B = Session("a", "a", 3), Session("b", "b", 5)

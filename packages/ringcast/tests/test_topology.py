@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -13,17 +14,21 @@ from ringcast.topology import read_topologies, read_topology
 from ringcast_core import assign_jump, assign_ring
 from ringcast_wire import (
     LeaseRecord,
+    Migration,
     Mode,
     NodeRecord,
     SlotClaim,
+    Stage,
     StoreSettings,
     Strategy,
     UnavailableError,
     UnknownStoreError,
+    encode_migration,
     encode_record,
     limits,
     names,
 )
+from ringcast_wire.owner_records import Entry, Rule, Session, State, Table, encode_state, encode_table
 
 PARTITIONS = 64
 TIMES = {"lease_ttl_ms": 10_000, "call_bound_ms": 1_000}
@@ -127,3 +132,35 @@ async def test_an_unknown_store_and_an_unreachable_server(nats_url: str, store_n
         await read_topology(nats_url, store_name, "list")
     with pytest.raises(UnavailableError, match=r"NATS at nats://127\.0\.0\.1:1 can't be reached: connection refused"):
         await read_topology("nats://127.0.0.1:1", store_name, "list")
+
+
+async def test_whom_a_migration_waits_for(nats_url: str, store_name: str) -> None:
+    """A worker that has ended, one that says that it has stopped, and one that lives and may have calls."""
+    step = Migration(stage=Stage.SWITCH, number=3, lease_ttl_ms=10_000, call_bound_ms=1_000)
+    async with _store(nats_url, store_name, wire_version=2) as js:
+        meta = await js.key_value(names.meta_bucket(store_name))
+        await meta.put(names.META_MIGRATION, encode_migration(step))
+        bucket = await js.create_key_value(bucket=names.owners_bucket(store_name), direct=True)
+        sessions = {name: Session(name, name, number) for number, name in enumerate(("dead", "done", "busy"), 1)}
+        for name, session in sessions.items():
+            await _join(js, store_name, "list", name, session.number, alive=name != "dead")
+            await js.publish(f"$KV.{names.owners_bucket(store_name)}.{names.session_key(name)}", b"{}")
+        states = {
+            "dead": State(lease="dead", session=1),
+            "done": State(lease="done", session=2, guarded=3, stopped=5),
+            "busy": State(lease="busy", session=3, guarded=3),
+        }
+        for name, state in states.items():
+            await bucket.put(names.state_key("list", name), encode_state(state))
+        table = Table(9, (Entry(None, 0),) * PARTITIONS, Rule.NOBODY, 5, (sessions["done"], sessions["busy"]), 3)
+        await bucket.put(names.table_key("list"), encode_table(table))
+        shadow = (await read_topology(nats_url, store_name, "list")).shadow
+        now_s = time.time()
+    assert shadow is not None
+    assert (shadow.rule, shadow.unguarded, shadow.calling) == ("nobody", ("dead",), ("busy",))
+    assert set(shadow.awaited) == {"dead", "done", "busy"}
+    dead, busy = shadow.awaited["dead"], shadow.awaited["busy"]
+    assert (dead.alive, busy.alive) == (False, True)
+    assert now_s - 60 < dead.seen_s <= now_s
+    assert dead.until_s is not None
+    assert now_s + 86_000 < dead.until_s <= now_s + 86_400

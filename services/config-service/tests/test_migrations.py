@@ -24,6 +24,7 @@ from ringcast_wire import (
     encode_migration,
     names,
 )
+from ringcast_wire.ended_sessions import Span, encode_gone
 from ringcast_wire.grpc import error_from_rpc, pb
 from ringcast_wire.owner_records import Entry, Rule, State, Table, encode_state, encode_table
 
@@ -147,9 +148,14 @@ class Workers:
         subject = f"$KV.{names.nodes_bucket(self.store)}.{names.node_key('k', worker_id)}"
         await self.service.nc.jetstream().publish(subject, b"", headers={"KV-Operation": "DEL"})
 
-    async def say(self, worker_id: str, guarded: int) -> None:
-        data = encode_state(State(lease=worker_id, session=0, guarded=guarded))
+    async def say(self, worker_id: str, guarded: int, *, session: int = 0, agent: str = "") -> None:
+        data = encode_state(State(lease=worker_id, session=session, guarded=guarded, agent=agent))
         await self._put(names.owners_bucket(self.store), names.state_key("k", worker_id), data)
+
+    async def ends(self, agent: str, worker_id: str) -> None:
+        """An agent says that the process of the session 1 of a worker has ended."""
+        bucket = names.owners_bucket(self.store)
+        await self._put(bucket, names.gone_key("k", agent), encode_gone({worker_id: Span(1, 1)}))
 
     async def table(self, rule: Rule, number: int) -> None:
         data = encode_table(Table(1, (Entry(None, 1),) * 8, rule, 1, (), number))
@@ -239,6 +245,26 @@ async def test_a_finish_that_the_database_has_forgotten_is_taken_again(service: 
     assert await workers.go(FINISH) == number
     found = await service.stub.GetStore(pb.GetStoreRequest(name=store_name))
     assert (found.strategy, found.lease_ttl_ms) == (pb.STRATEGY_STICKY, 2_000)
+
+
+async def test_a_worker_whose_agent_has_seen_its_process_end_is_not_waited_for(
+    service: Running, store_name: str
+) -> None:
+    """It was killed before it could hear of the validation."""
+    await service.create(store_name)
+    workers = Workers(service, store_name)
+    await workers.go(SHADOW)
+    await workers.say("a", 0, session=1, agent="host-1")
+    await workers.go(VALIDATE)
+    waits = "from validate to switch yet: workers a of key 'k' are not guarded"
+    await workers.is_refused(SWITCH, waits)
+    await workers.ends("host-2", "a")
+    await workers.is_refused(SWITCH, waits)  # not its agent
+    await workers.ends("host-1", "a")
+    await workers.register("a")
+    await workers.is_refused(SWITCH, waits)  # another process of this id may have registered
+    await workers.leave("a")
+    await workers.go(SWITCH)
 
 
 async def test_a_worker_that_is_guarded_since_an_earlier_step_is_not_guarded(service: Running, store_name: str) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
-from ringcast.topology import Topology, read_topologies
+from ringcast.topology import Awaited, Topology, read_topologies
 from ringcast_client import MigrationInfo, StoreInfo
 from ringcast_wire import (
     DEFAULT_CALL_BOUND_MS,
@@ -48,6 +49,10 @@ class KeyShadow:
     """Workers that keep the store from ``switch``: they may have calls that no table has let start."""
     guarded: tuple[str, ...]
     """Workers that keep the store from ``off``, on the way back."""
+    calling: tuple[str, ...]
+    """Workers that may still have calls of the rule before, under the rule ``nobody``."""
+    awaited: dict[str, Awaited]
+    """Of each of these: its last sign of life, and until when it is waited for if it does not come back."""
 
 
 @click.command()
@@ -123,7 +128,7 @@ def migrate(context: click.Context, /, name: str, **given: Any) -> None:
             keys = await _look(config, info)
         else:
             keys = []
-        _print(config, info, step, keys)
+        print_status(info, step, keys, as_json=config.json)
 
     asyncio.run(run())
 
@@ -159,6 +164,8 @@ def _of_key(topology: Topology) -> KeyShadow:
         shadow.rule if shadow is not None else None,
         shadow.unguarded if shadow is not None else (),
         shadow.guarded if shadow is not None else (),
+        shadow.calling if shadow is not None else (),
+        dict(shadow.awaited) if shadow is not None else {},
     )
 
 
@@ -191,14 +198,15 @@ def _lack(key: KeyShadow, phase: str) -> str:
         return "no plan"
     rule = Rule.OWNERS if phase == stage_name(Stage.SWITCH) else Rule.PEERS
     if key.rule != rule:
-        return f"the rule {rule}"
+        return f"the rule {rule}" + (f", as {', '.join(key.calling)} may still have calls" if key.calling else "")
     if phase == stage_name(Stage.VALIDATE):
         return ", ".join(key.unguarded)
     return ", ".join(key.guarded if phase == _BACK else key.missing)
 
 
-def _print(config: CliConfig, info: StoreInfo, step: MigrationInfo | None, keys: list[KeyShadow]) -> None:
-    if config.json:
+def print_status(info: StoreInfo, step: MigrationInfo | None, keys: list[KeyShadow], *, as_json: bool) -> None:
+    """Prints how far each key is, and whom it waits for."""
+    if as_json:
         print_json({"store": info.name, "strategy": info.strategy, "migration": step, "keys": keys})
         return
     if step is None or step.stage in _ENDS:
@@ -225,3 +233,14 @@ def _print(config: CliConfig, info: StoreInfo, step: MigrationInfo | None, keys:
             note(f"{key.key}: {', '.join(key.missing)} take no part")
         if step.stage == stage_name(Stage.VALIDATE) and key.unguarded:
             note(f"{key.key}: {', '.join(key.unguarded)} are not guarded")
+        if key.calling:
+            note(f"{key.key}: {', '.join(key.calling)} may still have calls, which all others wait for")
+        waits = {stage_name(Stage.VALIDATE): key.unguarded, stage_name(Stage.SHADOW): key.guarded}.get(step.stage, ())
+        for name in sorted({*key.calling, *waits}):
+            if not (one := key.awaited[name]).alive:
+                most = "" if one.until_s is None else f": it is waited for until {_moment(one.until_s)} at most"
+                note(f"{key.key}: {name} gave its last sign of life at {_moment(one.seen_s)}{most}")
+
+
+def _moment(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="seconds")

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from ringcast_wire._migration import Migration, Stage
+from ringcast_wire.ended_sessions import Span
 from ringcast_wire.owner_records import Rule, State, Table
 
 
@@ -38,13 +39,21 @@ class Step(NamedTuple):
         return Rule.OWNERS if self.stage >= Stage.SWITCH else Rule.PEERS
 
 
-def possible_members(registered: Collection[str], states: Mapping[str, State]) -> set[str]:
+def possible_members(registered: Collection[str], states: Mapping[str, State], ended: Mapping[str, Span]) -> set[str]:
     """The workers of a key that may have calls that no table has let start.
 
     An agent deletes the registration of a worker whose socket has closed, and whose calls may still run. Its state
-    stays, and says that it is not guarded.
+    stays, and says that it is not guarded. Where the agent says that its process has ended (``ended``, by worker), that
+    counts no more. A registration counts all the same: another process of this id may have written it.
     """
-    return {*registered, *(name for name, state in states.items() if not state.guarded)}
+    return {*registered, *_unguarded_states(states, ended)}
+
+
+def _unguarded_states(states: Mapping[str, State], ended: Mapping[str, Span]) -> set[str]:
+    def is_over(name: str, session: int) -> bool:
+        return name in ended and ended[name].has(session)
+
+    return {name for name, state in states.items() if not (state.guarded or is_over(name, state.session))}
 
 
 def unguarded(step: Step, members: Collection[str], states: Mapping[str, State]) -> frozenset[str]:
@@ -55,9 +64,9 @@ def unguarded(step: Step, members: Collection[str], states: Mapping[str, State])
     return frozenset(name for name in members if name not in states or states[name].guarded < step.number)
 
 
-def may_own(step: int, states: Mapping[str, State]) -> bool:
+def may_own(step: int, states: Mapping[str, State], ended: Mapping[str, Span]) -> bool:
     """Whether the table may name owners, as far as the states say; a store that does not migrate has no step."""
-    return not step or all(state.guarded for state in states.values())
+    return not step or not _unguarded_states(states, ended)
 
 
 def may_end(step: Step, members: Collection[str], states: Mapping[str, State], table: Table | None) -> bool:

@@ -14,6 +14,8 @@ MAX_STATE_BYTES: Final = limits.MAX_RECORD_BYTES - 256
 """A worker's state, or the term, as JSON: a record with its headers takes no more than any other."""
 MAX_MOVING: Final = 64
 """Partitions of a key that change their owner at once: a worker lists each of them in its state."""
+RECORD_AGE_S: Final = 86_400.0
+"""NATS forgets what workers write of themselves, and their registrations, so long after it was last written."""
 MAX_NUMBER: Final = 2**53 - 1
 """Epochs, tokens and sessions: what every reader of JSON takes."""
 MAX_SESSIONS: Final = 2 * limits.MAX_WORKERS_PER_KEY + 2 * MAX_MOVING

@@ -26,9 +26,9 @@ from ringcast_wire import (
     names,
 )
 from ringcast_wire.migrating import Step, possible_members, unguarded
-from ringcast_wire.owner_records import Phase, Rule, Session
+from ringcast_wire.owner_records import RECORD_AGE_S, Phase, Rule, Session
 
-from ringcast._bus.tools import ToolBus, answered_within, ask, open_bus, read_bucket
+from ringcast._bus.tools import StoredEntry, ToolBus, answered_within, ask, open_bus, read_bucket, read_stored_entries
 from ringcast._coordination.sticky_view import KeyRecords, key_records
 from ringcast._coordination.store_settings import decode_metadata
 from ringcast._protocol.assignment import owners
@@ -94,13 +94,29 @@ class Exclusive:
 
 
 @dataclass(frozen=True, slots=True)
+class Awaited:
+    """A worker that a store which migrates waits for. ``alive``: its lease lives.
+
+    ``seen_s``: when it last gave a sign of life that NATS has kept, in Unix time by the clock of NATS. One that is not
+    alive and does not come back is waited for until ``until_s`` at most: then its records are too old. ``None``: only
+    for calls of a session, which is over soon after its lease.
+    """
+
+    worker_id: str
+    alive: bool
+    seen_s: float
+    until_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Shadow:
     """What a store that migrates has besides, for one key.
 
     ``workers`` have a session: each of them could be an owner. ``owners`` is by partition number what the table has:
     who owns it where ``rule`` is ``owners``, else what a leader plans, which nobody obeys. ``None`` as long as there is
     no table for the step of this number. ``unguarded``: workers that may have calls that no table has let start, as
-    the next step wants it. ``guarded``: those that say that they have none.
+    the next step wants it. ``guarded``: those that say that they have none. ``calling``: under the rule ``nobody``,
+    those that may still have calls of the rule before. ``awaited``: of all of these, for how long.
     """
 
     step: int
@@ -110,6 +126,8 @@ class Shadow:
     rule: str | None = None
     unguarded: tuple[str, ...] = ()
     guarded: tuple[str, ...] = ()
+    calling: tuple[str, ...] = ()
+    awaited: Mapping[str, Awaited] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +201,8 @@ class _Buckets:
     owners: Mapping[str, bytes]
     wishes: Mapping[str, bytes]
     migration: Migration | None = None
+    signs: Mapping[str, float] = field(default_factory=dict)
+    """When what a worker of a store that migrates has written was stored: by ``registered/`` or ``said/`` and name."""
 
 
 async def _read(servers: Sequence[str], store: str, keys: str, timeout_s: float) -> _Buckets:
@@ -205,10 +225,9 @@ async def _read_over(client: ToolBus, store: str, keys: str, timeout_s: float) -
     settings = found.settings
     leases = await read(names.LEASES_BUCKET) or {}
     if not _is_exclusive(settings):
-        nodes = await read(names.nodes_bucket(store), keys) or {}
-        step = found.step
-        planned = await read(names.owners_bucket(store), keys) if step is not None and step.is_on else None
-        return _Buckets(settings, nodes, leases, planned or {}, {}, step)
+        if found.step is None or not found.step.is_on:
+            return _Buckets(settings, await read(names.nodes_bucket(store), keys) or {}, leases, {}, {}, found.step)
+        return await _read_migrating(client, store, settings, keys, leases, found.step, timeout_s)
     owners = await read(names.owners_bucket(store), keys)
     if owners is not None and keys != ">":
         owners |= await read(names.owners_bucket(store), names.load_key("*")) or {}
@@ -216,6 +235,27 @@ async def _read_over(client: ToolBus, store: str, keys: str, timeout_s: float) -
     if owners is None or wishes is None:
         raise UnavailableError(f"store {store!r} has no bucket of owners: its config service has not made it")
     return _Buckets(settings, {}, leases, owners, wishes)
+
+
+async def _read_migrating(
+    client: ToolBus,
+    store: str,
+    settings: StoreSettings,
+    keys: str,
+    leases: Mapping[str, bytes],
+    step: Migration,
+    timeout_s: float,
+) -> _Buckets:
+    async def read(bucket: str, pattern: str) -> dict[str, StoredEntry]:
+        found = await read_stored_entries(client, bucket, pattern, timeout_s=timeout_s) or {}
+        return {name: entry for name, entry in found.items() if entry.data is not None}
+
+    nodes, said = await read(names.nodes_bucket(store), keys), await read(names.owners_bucket(store), keys)
+    said |= await read(names.owners_bucket(store), names.session_key("*"))
+    signs = {f"registered/{name}": entry.stored_s for name, entry in nodes.items()}
+    signs |= {f"said/{name}": entry.stored_s for name, entry in said.items()}
+    data = [{name: entry.data or b"" for name, entry in found.items()} for found in (nodes, said)]
+    return _Buckets(settings, data[0], leases, data[1], {}, step, signs)
 
 
 async def require_key(servers: Sequence[str], store: str, key: str, timeout_s: float) -> None:
@@ -257,25 +297,45 @@ def _topology(read: _Buckets, store: str, key: str) -> Topology:
         if record is not None:
             lease = membership.leases.get(record.lease, LeaseRecord)
             members.append(_member(worker_id, record, lease, owned.get(worker_id, [])))
-    shadow = _shadow(step, migrating, members) if step is not None and migrating is not None else None
+    shadow = _shadow(step, migrating, members, read.signs) if step is not None and migrating is not None else None
     return Topology(store, key, settings, tuple(members), owner_of, shadow=shadow)
 
 
-def _shadow(step: Migration, records: KeyRecords, members: Sequence[Member]) -> Shadow:
+def _shadow(step: Migration, records: KeyRecords, members: Sequence[Member], signs: Mapping[str, float]) -> Shadow:
     table, states = records.table, records.states
     registered = {member.worker_id for member in members}
     is_current = table is not None and table.step == step.number
     said = {Session(name, state.lease, state.session) for name, state in states.items() if state.session}
     workers = said if table is None or table.rule is not Rule.PEERS else said & set(table.peers)
+    not_guarded = unguarded(Step.of(step), possible_members(registered, states, records.ended), states)
+    guarded = {name for name in registered if name in states and states[name].guarded}
+    calling = {each.worker_id for each in table.peers if not records.has_stopped(each)} if table is not None else set()
+    if table is None or table.rule is not Rule.NOBODY:
+        calling = set()
+    alive = {member.worker_id for member in members if member.alive}
+    by_records = {*not_guarded, *guarded}
+    awaited = {
+        name: _awaited(records.key, name, name in alive, signs, by_records=name in by_records)
+        for name in {*by_records, *calling}
+    }
     return Shadow(
         step.number,
         records.term.leader if records.term is not None else None,
         tuple(sorted(session.worker_id for session in workers)) if is_current else (),
         tuple(_worker(entry.owner) for entry in table.entries) if table is not None and is_current else None,
         table.rule.value if table is not None and is_current else None,
-        tuple(sorted(unguarded(Step.of(step), possible_members(registered, states), states))),
-        tuple(sorted(name for name in registered if name in states and states[name].guarded)),
+        tuple(sorted(not_guarded)),
+        tuple(sorted(guarded)),
+        tuple(sorted(calling)),
+        awaited,
     )
+
+
+def _awaited(key: str, worker_id: str, alive: bool, signs: Mapping[str, float], *, by_records: bool) -> Awaited:
+    held = [signs.get(f"registered/{names.node_key(key, worker_id)}", 0.0)]
+    held.append(signs.get(f"said/{names.state_key(key, worker_id)}", 0.0))
+    seen_s = max(*held, signs.get(f"said/{names.session_key(worker_id)}", 0.0))
+    return Awaited(worker_id, alive, seen_s, max(held) + RECORD_AGE_S if by_records else None)
 
 
 def _topology_of_table(
@@ -348,4 +408,4 @@ def servers_of(servers: str | Sequence[str] | None) -> list[str]:
     return [part.strip() for part in servers.split(",")] if isinstance(servers, str) else list(servers)
 
 
-__all__ = ["Exclusive", "Member", "Owned", "Shadow", "Topology", "read_topologies", "read_topology"]
+__all__ = ["Awaited", "Exclusive", "Member", "Owned", "Shadow", "Topology", "read_topologies", "read_topology"]

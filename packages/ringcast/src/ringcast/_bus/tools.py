@@ -6,7 +6,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, TypeAlias
+from datetime import datetime
+from typing import Final, NamedTuple, TypeAlias
 
 import nats
 import nats.errors
@@ -24,6 +25,15 @@ _END: Final = "204"
 _NOTHING: Final = "404"
 _NO_RESPONDERS: Final = "503"
 _GONE: Final = ("KV-Operation", "Nats-Marker-Reason")
+
+
+class StoredEntry(NamedTuple):
+    """A message of a bucket. ``data`` is ``None`` where the entry is gone; ``stored_s``: by the server's clock."""
+
+    revision: int
+    data: bytes | None
+    stored_s: float
+
 
 ToolBus: TypeAlias = Client
 """What :func:`open_bus` opens."""
@@ -114,13 +124,21 @@ async def read_bucket_revisions(
     By requests alone: a consumer would take the right to make one, which may send what it likes to where it likes. The
     prefix of the JetStream API is read from the environment, as for a worker. May wait for ever: bound it.
     """
+    entries = await read_stored_entries(nc, bucket, keys, timeout_s=timeout_s)
+    return {key: (entry.revision, entry.data) for key, entry in entries.items()} if entries is not None else None
+
+
+async def read_stored_entries(
+    nc: Client, bucket: str, keys: str = ">", *, timeout_s: float
+) -> dict[str, StoredEntry] | None:
+    """As :func:`read_bucket_revisions`, and when each entry was stored."""
     stream, prefix = f"KV_{bucket}", f"$KV.{bucket}."
     api = resolve_jetstream_api()
     try:
         await nc.jetstream(prefix=api, timeout=timeout_s).stream_info(stream)
     except nats.js.errors.NotFoundError:
         return None
-    entries: dict[str, tuple[int, bytes | None]] = {}
+    entries: dict[str, StoredEntry] = {}
     sequence = 1
     while sequence:
         request = {"seq": sequence, "next_by_subj": prefix + keys, "batch": _PAGE}
@@ -186,7 +204,7 @@ async def last_event(nc: Client, store: str, key: str, partition: int, *, timeou
 
 
 async def _read_page(
-    nc: Client, subject: str, request: dict[str, object], prefix: str, entries: dict[str, tuple[int, bytes | None]]
+    nc: Client, subject: str, request: dict[str, object], prefix: str, entries: dict[str, StoredEntry]
 ) -> int:
     """Takes one answer in; returns the sequence to go on from, or 0 after the last."""
     inbox, last = nc.new_inbox(), 0
@@ -200,7 +218,8 @@ async def _read_page(
                 key, last = headers["Nats-Subject"].removeprefix(prefix), int(headers["Nats-Sequence"])
                 is_gone = not message.data or any(name in headers for name in _GONE)
                 entries.pop(key, None)
-                entries[key] = last, None if is_gone else message.data
+                stored_s = datetime.fromisoformat(headers["Nats-Time-Stamp"]).timestamp()
+                entries[key] = StoredEntry(last, None if is_gone else message.data, stored_s)
             elif status == _END:
                 return last + 1 if last and int(headers.get("Nats-Num-Pending", "0")) else 0
             elif status == _NOTHING:

@@ -7,10 +7,11 @@ import random
 from collections.abc import Hashable
 
 from ringcast_wire import Backoff, EventLog, names
+from ringcast_wire.ended_sessions import Span, encode_gone
 
 from ringcast._bus.bus import TRANSIENT, Bus
 from ringcast._bus.kv import Bucket, ConflictError
-from ringcast._protocol.sticky.witness import Span, Witness, encode_gone
+from ringcast._protocol.sticky.witness import Witness
 
 
 class HostWitness:

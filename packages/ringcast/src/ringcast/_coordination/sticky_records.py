@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from ringcast_wire import EventLog, ProtocolError, names
+from ringcast_wire.ended_sessions import Span, believed, decode_gone
 from ringcast_wire.owner_records import (
     State,
     Table,
@@ -25,7 +26,6 @@ from ringcast._coordination.sticky_wishes import WishRecords
 from ringcast._protocol.kv_mirror import Entry, KvMirror
 from ringcast._protocol.sticky.leader import TOUCH_S
 from ringcast._protocol.sticky.plan import Wishes
-from ringcast._protocol.sticky.witness import Span, believed, decode_gone
 
 T = TypeVar("T")
 

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ringcast_wire import ProtocolError, names
-from ringcast_wire.owner_records import State, Table, Term, decode_state, decode_table, decode_term
+from ringcast_wire.ended_sessions import Span, believed, decode_gone
+from ringcast_wire.owner_records import (
+    MAX_NUMBER,
+    Session,
+    State,
+    Table,
+    Term,
+    decode_state,
+    decode_table,
+    decode_term,
+)
 
 from ringcast._coordination.sticky_wishes import decode_wishes
 from ringcast._protocol.sticky.balance import HotPartition, hot_partitions, measured_rates
@@ -19,8 +29,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class KeyRecords:
-    """Of one key. ``unreadable``: why a record can't be read, by its name; it counts as if it was not there."""
+    """Of the key ``key``. ``unreadable``: why a record can't be read, by its name; it counts as if it was not there."""
 
+    key: str
     term: Term | None
     table: Table | None
     states: Mapping[str, State]
@@ -29,6 +40,18 @@ class KeyRecords:
     loads: Mapping[str, KeyLoad]
     """What workers report, by worker."""
     unreadable: Mapping[str, str]
+    ended: Mapping[str, Span]
+    """The sessions whose process has ended, by worker, as its agent says."""
+
+    def has_stopped(self, session: Session) -> bool:
+        """Whether a session has no calls of the rule before any more, as far as records say it."""
+        state, span = self.states.get(session.worker_id), self.ended.get(session.worker_id)
+        if span is not None and span.has(session.number):
+            return True
+        if state is None or self.table is None or state.lease != session.lease:
+            return False
+        is_over = state.first <= session.number <= state.ended
+        return is_over or (state.session == session.number and state.stopped == self.table.since)
 
     def holds(self, worker_id: str) -> int:
         """How many partitions a worker owns, those that it is to stop included."""
@@ -73,19 +96,25 @@ def key_records(owners: Mapping[str, bytes], wishes: bytes | None, key: str, par
 
     prefix, states = names.state_key(key, ""), {}
     load_prefix, loads = names.load_key(""), {}
+    gone_prefix, gone = names.gone_key(key, ""), {}
     for name, data in owners.items():
         if name.startswith(prefix):
             state = read(name, data, decode_state)
             if state is not None and state.lease == (worker_id := name.removeprefix(prefix)):
                 states[worker_id] = state
+        elif name.startswith(gone_prefix):
+            said = read(name, data, lambda data: decode_gone(data, MAX_NUMBER))
+            gone[name.removeprefix(gone_prefix)] = said or {}
         elif name.startswith(load_prefix) and (load := (read(name, data, decode_loads) or {}).get(key)) is not None:
             loads[name.removeprefix(load_prefix)] = load
     term, table = names.term_key(key), names.table_key(key)
     return KeyRecords(
+        key,
         read(term, owners.get(term), decode_term),
         read(table, owners.get(table), lambda data: decode_table(data, partitions)),
         states,
         read(names.wishes_key(key), wishes, lambda data: decode_wishes(data, partitions)) or Wishes(),
         loads,
         unreadable,
+        believed(gone, states),
     )

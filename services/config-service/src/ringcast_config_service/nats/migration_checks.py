@@ -23,6 +23,7 @@ from ringcast_wire import (
     names,
     stage_name,
 )
+from ringcast_wire.ended_sessions import Span, believed, decode_gone
 from ringcast_wire.migrating import Step, may_end, may_finish, possible_members, unguarded
 from ringcast_wire.owner_records import State, Table, check_numbers, decode_state, decode_table
 
@@ -43,13 +44,15 @@ class KeyWorkers:
     registered: set[str] = field(default_factory=set)
     states: dict[str, State] = field(default_factory=dict)
     table: Table | None = None
+    said: dict[str, dict[str, Span]] = field(default_factory=dict)
+    """What agents say of processes that have ended, by agent, then by worker."""
     unreadable: list[str] = field(default_factory=list)
     """Records that can't be read."""
 
     @property
     def members(self) -> set[str]:
         """The workers that may have calls that no table has let start."""
-        return possible_members(self.registered, self.states)
+        return possible_members(self.registered, self.states, believed(self.said, self.states))
 
 
 async def check_step(js: JetStreamContext, store: StoreRecord, stage: Stage) -> None:
@@ -124,6 +127,8 @@ async def _read(js: JetStreamContext, store: StoreRecord) -> dict[str, KeyWorker
                 state = decode_state(data)
                 check_numbers(state, revision)
                 workers.states[rest.removeprefix("state.")] = state
+            elif rest.startswith("gone."):
+                workers.said[rest.removeprefix("gone.")] = decode_gone(data, revision)
             elif name == names.table_key(key):
                 table = decode_table(data, store.settings.partition_count)
                 check_numbers(table, revision)

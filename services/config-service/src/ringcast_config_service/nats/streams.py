@@ -17,11 +17,12 @@ from typing import Any, Final
 from nats.js.api import DiscardPolicy, Placement, StorageType, StreamConfig
 from ringcast_service import at_least, duration_s, setting, size
 from ringcast_wire import limits, names
+from ringcast_wire.owner_records import RECORD_AGE_S
 
 EVENTS_PER_PARTITION: Final = 64
 DUPLICATE_WINDOW_S: Final = 120.0
-NODE_TTL_S: Final = 86_400.0
-OWNERS_TTL_S: Final = 86_400.0
+NODE_TTL_S: Final = RECORD_AGE_S
+OWNERS_TTL_S: Final = RECORD_AGE_S
 """The proof of exclusive ownership wants a session kept for much longer than a death takes to prove."""
 SEAL_TTL_S: Final = 30 * 86_400.0
 """How long a group's position outlives the group. The host that delivers it writes it anew every day."""

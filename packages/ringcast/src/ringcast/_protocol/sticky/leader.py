@@ -11,6 +11,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final
 
+from ringcast_wire.ended_sessions import Span
 from ringcast_wire.migrating import may_own
 from ringcast_wire.owner_records import MAX_MOVING, Entry, Phase, Rule, Session, State, Table, Term
 
@@ -19,7 +20,6 @@ from ringcast._protocol.sticky.evidence import LeaseEvidence
 from ringcast._protocol.sticky.loads import KeyLoad
 from ringcast._protocol.sticky.migration import governed
 from ringcast._protocol.sticky.plan import Wishes, planned
-from ringcast._protocol.sticky.witness import Span
 
 TOUCH_S: Final = 6 * 3600.0
 """How often the term and the table are written again: the bucket deletes what was not written for a day."""
@@ -210,7 +210,7 @@ class Leader:
             is_over = self._is_due(("table", view.table_revision), self._give_away_s, now)
             if not is_over or any(seen[name] for name in sessions):
                 return None
-        if view.rule is Rule.OWNERS and not may_own(view.step, view.states):
+        if view.rule is Rule.OWNERS and not may_own(view.step, view.states, view.gone):
             return None
         if not self._is_quiet(now):
             return None
@@ -250,6 +250,7 @@ class Leader:
             view.states,
             view.rule,
             view.step,
+            ended=view.gone,
             is_over=lambda session: self._is_session_over(view, session, now),
         )
 

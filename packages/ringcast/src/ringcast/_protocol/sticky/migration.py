@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ringcast_wire import Stage
+from ringcast_wire.ended_sessions import Span
 from ringcast_wire.migrating import Step, may_own
 from ringcast_wire.owner_records import Rule, Session, State, Table
 
@@ -73,6 +74,7 @@ def governed(
     wanted: Rule,
     step: int,
     *,
+    ended: Mapping[str, Span],
     is_over: Callable[[Session], bool],
 ) -> Table:
     """The table with its rule, and the sessions that go with it, one step on: its next epoch begins a new rule.
@@ -81,11 +83,12 @@ def governed(
 
     Args:
         sessions: those that run, by worker.
+        ended: by worker, sessions whose process has ended, as its own agent says.
         is_over: whether no call of a session runs, and none can start.
     """
     epoch = table.epoch + 1
     knows = step >= table.step
-    may_follow = knows and (wanted is Rule.PEERS or may_own(step, states))
+    may_follow = knows and (wanted is Rule.PEERS or may_own(step, states, ended))
     after = table._replace(step=max(step, table.step))
     match table.rule:
         case Rule.OWNERS if knows and wanted is Rule.PEERS:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ringcast_testkit import attempt
 from ringcast_wire import InvalidInputError, ValueSealedError, check_row, limits
 from ringcast_wire.key_ring import (
     ALGORITHM,
@@ -297,6 +298,70 @@ def test_a_running_process_takes_new_keys(tmp_path: Path, later: Callable[[float
     assert writer.seal("a", "3")[1] == {ALGORITHM_FIELD: ALGORITHM, KEY_ID_FIELD: "k1"}, "it looked just now"
     later(1.0)
     assert writer.seal("a", "3")[1] == {ALGORITHM_FIELD: ALGORITHM, KEY_ID_FIELD: "k2"}
+
+
+@attempt(
+    "a person with a key that was removed from the key ring, who can write to the database",
+    "slip values in to readers that have run since before",
+    "the readers refuse them a second after their file was replaced",
+)
+def test_a_key_that_was_removed_opens_nothing_more(tmp_path: Path, later: Callable[[float], None]) -> None:
+    path = _write(tmp_path / "ring.json", GOOD)
+    reader = KeyRing.from_file(path).of("gateway", "list")
+    stolen = KeyRing.from_file(path).of("gateway", "list").seal("a", "forged")
+    document = read_key_ring(path)[0].with_key("k2").with_active("k2")
+    write_key_ring(path, document, replace=True)
+    assert reader.open("a", *KeyRing(document).of("gateway", "list").seal("a", "2")) == ("2", None)
+    assert reader.open("a", *stolen) == ("forged", None)
+    write_key_ring(path, document.without_key("k1"), replace=True)
+    later(1.0)
+    with pytest.raises(ValueSealedError, match="is sealed with key 'k1', and the key ring has only k2$"):
+        reader.open("a", *stolen)
+
+
+@attempt(
+    "a person who can write to the database",
+    "slip clear text in to readers that have run since it was accepted",
+    "the readers refuse it a second after `accept_clear` was taken out of their file",
+)
+def test_clear_text_is_refused_once_the_file_no_longer_accepts_it(
+    tmp_path: Path, later: Callable[[float], None]
+) -> None:
+    path = _write(tmp_path / "ring.json", {**GOOD, "accept_clear": ["gateway/list"]})
+    reader = KeyRing.from_file(path).of("gateway", "list")
+    assert reader.open("a", "1") == ("1", None)
+    write_key_ring(path, KeyRingDocument(**GOOD), replace=True)
+    later(1.0)
+    with pytest.raises(ValueSealedError, match="is clear text, and the key ring says that this list is encrypted"):
+        reader.open("a", "1")
+
+
+def test_a_key_that_was_wrong_may_be_set_right(tmp_path: Path, later: Callable[[float], None]) -> None:
+    path = _write(tmp_path / "ring.json", GOOD)
+    reader = KeyRing.from_file(path).of("gateway", "list")
+    right = KeyRingDocument(**{**GOOD, "keys": {"k1": make_key()}})
+    sealed = KeyRing(right).of("gateway", "list").seal("a", "1")
+    with pytest.raises(ValueSealedError, match="another key of that id"):
+        reader.open("a", *sealed)
+    write_key_ring(path, right, replace=True)
+    later(1.0)
+    assert reader.open("a", *sealed) == ("1", None)
+
+
+def test_a_refusal_says_that_a_newer_file_is_not_used(tmp_path: Path, later: Callable[[float], None]) -> None:
+    path = _write(tmp_path / "ring.json", GOOD)
+    reader = KeyRing.from_file(path).of("gateway", "list")
+    document = KeyRingDocument(**GOOD).with_key("k2").with_active("k2")
+    sealed = KeyRing(document).of("gateway", "list").seal("a", "1")
+    write_key_ring(path, document, replace=True)
+    Path(path).chmod(0o644)
+    with pytest.raises(ValueSealedError, match=r"has only k1; the file as it is now is not used: .* mode 0644"):
+        reader.open("a", *sealed)
+    Path(path).unlink()
+    with pytest.raises(ValueSealedError, match=r"not used: key_ring .*ring.json' can't be read: No such file"):
+        reader.open("a", *sealed)
+    write_key_ring(path, document, replace=True)
+    assert reader.open("a", *sealed) == ("1", None)
 
 
 def test_a_file_that_has_become_bad_leaves_the_keys_as_they_were(

@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ringcast_wire._errors import InvalidInputError, RowRule, ValueSealedError, shown
+from ringcast_wire._errors import InvalidInputError, RowRule, ValueSealedError, shown, shown_path
 from ringcast_wire._key_ring_file import KeyRingDocument, make_key, read_key_ring, stamp, write_key_ring
 from ringcast_wire._limits import MAX_METADATA_BYTES, MAX_METADATA_ENTRIES, MAX_ROW_BYTES
 from ringcast_wire._rows import check_row
@@ -68,8 +68,10 @@ class _State(NamedTuple):
 class KeyRing:
     """Keys by id, one of them active, and the lists that they encrypt. Any thread may use it.
 
-    One that was read from a file reads it again when a value names a key id that it does not know, and before it seals,
-    a second after the last look at the earliest. A file that has become unreadable leaves it as it was.
+    One that was read from a file looks at it again before it seals and opens, a second after the last look at the
+    earliest, and at once when a value names a key id that it does not know. So a key that was removed from the file
+    opens nothing more, and a list in which clear text is no longer accepted has none. A file that has become unreadable
+    leaves it as it was; :attr:`problem` says why.
     """
 
     def __init__(self, document: KeyRingDocument, path: str | None = None) -> None:
@@ -77,6 +79,8 @@ class KeyRing:
         self._state = _State(document, document.secrets(), None)
         self._looked_at = time.monotonic()
         self._lists: dict[tuple[str, str], ListKeys] = {}
+        self.problem = ""
+        """Why the file as it is now can't be used; empty: it can, or there is none."""
 
     @classmethod
     def from_file(cls, path: str) -> KeyRing:
@@ -123,12 +127,15 @@ class KeyRing:
             return
         self._looked_at = time.monotonic()
         try:
-            if stamp(Path(self._path).stat()) == self._state.mark:
-                return
-            document, mark = read_key_ring(self._path)
-        except (OSError, InvalidInputError):
-            return
-        self._state = _State(document, document.secrets(), mark)
+            if stamp(Path(self._path).stat()) != self._state.mark:
+                document, mark = read_key_ring(self._path)
+                self._state = _State(document, document.secrets(), mark)
+        except OSError as error:
+            self.problem = f"key_ring {shown_path(self._path)} can't be read: {error.strerror}"
+        except InvalidInputError as error:
+            self.problem = str(error)
+        else:
+            self.problem = ""
 
 
 class _View:
@@ -214,6 +221,7 @@ class ListKeys:
             ValueSealedError: its key is not in the key ring, it does not open, or it is clear text in a list that is
                 encrypted.
         """
+        self._ring.look_again()
         view = self._view()
         if not metadata or (KEY_ID_FIELD not in metadata and ALGORITHM_FIELD not in metadata):
             if view.encrypted and not view.accepts_clear:
@@ -247,6 +255,8 @@ class ListKeys:
             ) from None
 
     def _error(self, row_id: str, said: str) -> ValueSealedError:
+        if self._ring.problem:
+            said = f"{said}; the file as it is now is not used: {self._ring.problem}"
         return ValueSealedError(f"row {shown(row_id)} of {self._store}/{self._key} {said}", field="value")
 
 

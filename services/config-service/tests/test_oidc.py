@@ -98,7 +98,12 @@ def _spoiled() -> str:
         (lambda: signed(exp=None), "the token has no claim exp"),
         (lambda: signed(exp="soon"), "the token can't be read"),
         (lambda: signed(exp=float("inf")), "the token can't be read"),
+        (lambda: signed(exp=10**400), "the token expires after the year 9999"),
+        (lambda: signed(exp=1e30), "the token expires after the year 9999"),
+        (lambda: signed(nbf=10**400), "the token does not count yet"),
         (lambda: signed(aud="others"), "the token is for another audience"),
+        (lambda: signed(aud=["others", "more"]), "the token is for another audience"),
+        (lambda: signed(aud={"ringcast": 1}), "the token is for another audience"),
         (lambda: signed(aud=None), "the token has no claim aud"),
         (lambda: signed(sub=None), "the token has no claim sub"),
         (lambda: signed(sub=7), "the token can't be read"),
@@ -132,7 +137,7 @@ def _spoiled() -> str:
 def test_a_token_that_does_not_hold_is_refused(tmp_path: Path, token_of: Callable[[], str], sentence: str) -> None:
     """Tokens are made here, since what is made when the tests are collected may expire before they run."""
     verifier = verifier_of(tmp_path, public(RSA, "one"), algorithms=["RS256"], groups_claim="groups")
-    verifier.login(signed(sub="another"))
+    verifier.login(signed(sub="another", aud=["others", "ringcast"]))
     assert sentence in refusal(verifier, token_of())
 
 

@@ -24,6 +24,8 @@ MAX_NAME_LENGTH: Final = 240
 """Characters of the name that an issuer gives to a principal or a group; a longer one ends in a digest of it all."""
 _MOST_VERIFIED: Final = 4_096
 """Tokens that are remembered as verified: a signature takes longer than all the rest of a small call."""
+_LATEST_S: Final = 253_402_300_799
+"""The end of the year 9999: a later expiry fits neither a date nor an answer."""
 _TYPES: Final = ("", "jwt", "at+jwt", "application/at+jwt")
 """An issuer also signs what lets nobody in, such as the notice that somebody has logged out."""
 
@@ -132,7 +134,7 @@ class Verifier:
         return Login(
             _name(PRINCIPAL, issuer, _principal(claims, issuer)),
             tuple(_name(GROUP, issuer, group) for group in _groups(claims, issuer)),
-            float(claims["exp"]) + self._settings.leeway_s,
+            _expiry_s(claims) + self._settings.leeway_s,
         )
 
 
@@ -177,6 +179,13 @@ def _checked(token: str, issuer: Issuer, key: jwt.PyJWK, leeway_s: float) -> dic
         raise _refused("has a signature that is not its issuer's") from None
     except (jwt.PyJWTError, ValueError, TypeError, RecursionError, OverflowError) as error:
         raise _refused("can't be read") from error
+
+
+def _expiry_s(claims: Mapping[str, Any]) -> int:
+    """When a token expires, as what has checked it counts: an issuer may write the number as text."""
+    if (found := int(claims["exp"])) > _LATEST_S:
+        raise _refused("expires after the year 9999")
+    return found
 
 
 def _principal(claims: Mapping[str, Any], issuer: Issuer) -> str:

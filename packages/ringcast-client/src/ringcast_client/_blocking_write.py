@@ -13,6 +13,7 @@ from ringcast_wire import UnavailableError
 from ringcast_wire.grpc import ConfigServiceStub, pb
 
 from ringcast_client._blocking_calls import DEFAULT_RETRIES, CallRetries, retried
+from ringcast_client._requested_waits import patience
 
 WINDOW: Final = 16
 """Batches sent and not answered yet: as many as the config service reads ahead, two transactions of eight."""
@@ -63,7 +64,7 @@ class BlockingBulkWrite:
                     yield self._receive()
                 self._unanswered.append(batch)
                 if self._stream is None:
-                    self._stream = _Stream(self._stub, self._unanswered)
+                    self._stream = self._opened()
                 else:
                     self._stream.send(batch)
             while self._unanswered:
@@ -83,7 +84,7 @@ class BlockingBulkWrite:
         def receive(left_s: float) -> pb.WriteResult:
             if self._stream is None:
                 self._again = len(self._unanswered)
-                self._stream = _Stream(self._stub, self._unanswered)
+                self._stream = self._opened()
             try:
                 return self._stream.receive(left_s)
             except BaseException:
@@ -91,6 +92,9 @@ class BlockingBulkWrite:
                 raise
 
         return retried(receive, self._timeout_s, self._retries)
+
+    def _opened(self) -> _Stream:
+        return _Stream(self._stub, self._unanswered, patience(min(self._timeout_s, self._retries.silence_s)))
 
     def _drop(self) -> None:
         if self._stream is not None:
@@ -114,12 +118,12 @@ class _Silent(grpc.RpcError):
 class _Stream:
     """One gRPC stream. A thread reads the answers, so that waiting for one can end."""
 
-    def __init__(self, stub: ConfigServiceStub, first: Iterable[pb.WriteBatch]) -> None:
+    def __init__(self, stub: ConfigServiceStub, first: Iterable[pb.WriteBatch], header: tuple[str, str]) -> None:
         self._requests: queue.SimpleQueue[pb.WriteBatch | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[pb.WriteResult | grpc.RpcError | None] = queue.SimpleQueue()
         for batch in first:
             self._requests.put(batch)
-        self._call: Any = stub.Write(iter(self._requests.get, None))
+        self._call: Any = stub.Write(iter(self._requests.get, None), metadata=(header,))
         threading.Thread(target=self._read, name="ringcast-write", daemon=True).start()
 
     def send(self, batch: pb.WriteBatch) -> None:

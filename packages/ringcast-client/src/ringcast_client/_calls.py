@@ -135,7 +135,7 @@ class Calls:
             while True:
                 endpoint = await self._endpoints.settle(deadline_s)
                 try:
-                    return await method(request, timeout=self._left_s(deadline_s), metadata=metadata)
+                    return await method(request, timeout=_left_s(deadline_s), metadata=metadata)
                 except grpc.aio.AioRpcError as error:
                     if self._goes_elsewhere(method.name, endpoint, error, deadline_s):
                         continue
@@ -179,9 +179,6 @@ class Calls:
         """What opens the streams of one writer, one after the other."""
         return Streams(self, self._endpoints, getattr(self.rpc, name), metadata)
 
-    def _left_s(self, deadline_s: float) -> float:
-        return max(0.001, deadline_s - asyncio.get_running_loop().time()) if self._endpoints.several else self.timeout_s
-
     def _goes_elsewhere(self, name: str, endpoint: Endpoint, error: grpc.aio.AioRpcError, deadline_s: float) -> bool:
         """Whether a call that has failed is to be made at another instance."""
         if error.code() is not grpc.StatusCode.UNAVAILABLE or not self._endpoints.several:
@@ -217,6 +214,10 @@ class Calls:
         if error.code() is grpc.StatusCode.UNAVAILABLE:
             return UnavailableError(f"config service {self.address} can't be reached: {cause(error.details())}")
         return error_from_rpc(error)
+
+
+def _left_s(deadline_s: float) -> float:
+    return max(0.001, deadline_s - asyncio.get_running_loop().time())
 
 
 class Streams:

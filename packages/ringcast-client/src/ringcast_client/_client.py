@@ -50,6 +50,7 @@ from ringcast_client._records import (
     revision_record,
     row_record,
 )
+from ringcast_client._requested_waits import patience
 from ringcast_client._reseal import Reseal, ResealResult
 from ringcast_client._stores import StoreCalls
 from ringcast_client._sync import (
@@ -386,7 +387,7 @@ class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StoreCall
             keys=self._keys(store, key),
         )
         return BulkWrite(
-            self._calls.streams("Write", self._calls.trace_headers()),
+            self._calls.streams("Write", (*(self._calls.trace_headers() or ()), patience(self._calls.timeout_s))),
             rows,
             builder,
             max_in_flight=check_range("max_in_flight", max_in_flight, 1, MAX_IN_FLIGHT),

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from ringcast_wire import RingcastError
+from ringcast_wire import RingcastError, names
 
 MAX_WAIT_S: Final = 600.0
 """In all without an answer in between, where too many calls are open, say."""
 MAX_RATE_WAIT_S: Final = 86_400.0
 """The same, where a store takes only so many rows a second. At one row a second a batch of 1,000 rows waits for a
 quarter of an hour, and batches of other writers with the same principal may come before it."""
+
+
+def patience(timeout_s: float) -> tuple[str, str]:
+    """The header that says how long the answer to a batch is waited for."""
+    return names.GRPC_PATIENCE_KEY, str(max(1, int(timeout_s * 1_000)))
 
 
 class RequestedWaits:

@@ -40,6 +40,8 @@ GRPC_FOUND_VERSION_KEY: Final = "ringcast-found-version"
 GRPC_RETRY_AFTER_KEY: Final = "ringcast-retry-after-ms"
 GRPC_ELSEWHERE_KEY: Final = "ringcast-elsewhere"
 GRPC_CLOCK_KEY: Final = "ringcast-clock-ms"
+GRPC_PATIENCE_KEY: Final = "ringcast-patience-ms"
+"""How long the client of a bulk write waits for the answer to a batch: the service holds none back for longer."""
 GRPC_REASON_KEY: Final = "ringcast-reason-bin"
 """Why a call is made, of any kind: UTF-8."""
 

@@ -47,6 +47,11 @@ class Permit:
         self.expires_s = expires_s
         self.withdrawn: Callable[[], bool] = _not_withdrawn
 
+    @property
+    def left_s(self) -> float:
+        """How long its caller still waits, at least."""
+        return max(0.0, self.expires_s - clock_s())
+
     def check(self) -> None:
         """Called with the locks held, from any thread.
 

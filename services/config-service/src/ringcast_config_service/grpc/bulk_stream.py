@@ -13,7 +13,7 @@ from ringcast_service import Context
 from ringcast_wire import EventLog, InvalidInputError, RingcastError, UnavailableError, limits
 from ringcast_wire.grpc import pb
 
-from ringcast_config_service.grpc.callers import caller_of
+from ringcast_config_service.grpc.callers import caller_of, patience_of
 from ringcast_config_service.grpc.input import Unreadable, send, unforeseen
 from ringcast_config_service.grpc.messages import SKIP_INVALID, choice
 from ringcast_config_service.grpc.rows import batch_terms, row_input
@@ -43,6 +43,7 @@ class BulkStream:
         self._context = context
         self._caller = caller_of(context)
         self._traceparent = traceparent
+        self._patience_s = patience_of(context)
         self._chain = Chain()
         self._answers: deque[_BatchAnswer] = deque()
         self._news = asyncio.Event()
@@ -136,7 +137,7 @@ class BulkStream:
         )
         if checked.request is None:
             return _BatchAnswer(batch.sequence, checked, None)
-        await self._writer.room(checked.request, self._caller)
+        await self._writer.room(checked.request, self._caller, self._patience_s)
         return _BatchAnswer(batch.sequence, checked, self._writer.submit(checked.request, self._caller))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+import math
+import re
 import urllib.parse
 from collections.abc import Iterable
 from contextvars import ContextVar
@@ -19,6 +21,7 @@ _SCHEME: Final = "bearer "
 _NAMES_IN_CERTIFICATE: Final = ("x509_common_name", "x509_subject_alternative_name")
 """Many certificates have no common name any more."""
 _CERTIFICATE: Final = "x509_pem_cert"
+_MILLISECONDS: Final = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 
 
 _ADMITTED: ContextVar[Caller] = ContextVar("ringcast_caller")
@@ -87,6 +90,14 @@ def reason_of(context: Context) -> str:
         raise InvalidInputError(f"reason is given {len(found)} times: once is allowed", field="reason")
     value = found[0]
     return check_reason(value.decode(errors="replace") if isinstance(value, bytes) else value)
+
+
+def patience_of(context: Context) -> float:
+    """How long the client of a stream waits for an answer, in seconds; infinite where it does not say so."""
+    for name, value in context.invocation_metadata() or ():
+        if name == names.GRPC_PATIENCE_KEY and _MILLISECONDS.fullmatch(str(value)):
+            return int(value) / 1000
+    return math.inf
 
 
 @lru_cache(4_096)

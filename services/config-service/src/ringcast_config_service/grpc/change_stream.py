@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from functools import partial
 from typing import Any, Final
 
 import grpc.aio
 from ringcast_service import Context
-from ringcast_wire import ConditionFailedError, EventLog, InvalidInputError, RingcastError, limits, names
+from ringcast_wire import ConditionFailedError, EventLog, InvalidInputError, LimitExceededError, RingcastError, limits, names
 from ringcast_wire.grpc import pb
 from ringcast_wire.tracing import checked_traceparent
 
@@ -96,8 +97,10 @@ class ChangeStream:
                     field="changes",
                 )
             self._submitting = True
+            patience_s = math.inf
             for change in message.changes:
-                await self._submit(message.store, message.key, change)
+                if await self._submit(message.store, message.key, change, patience_s):
+                    patience_s = 0.0  # those behind it have less time left, and their client is to hear of it in time
             self._submitting = False
             self._news.set()
             while len(self._waiting) + len(self._results) >= MAX_UNANSWERED:
@@ -111,17 +114,19 @@ class ChangeStream:
             log.debug("change_stream.broken", error=repr(error))
             return grpc.aio.EOF
 
-    async def _submit(self, store: str, key: str, change: pb.RowChange) -> None:
+    async def _submit(self, store: str, key: str, change: pb.RowChange, patience_s: float) -> bool:
+        """Takes a change; returns whether it was refused because its store takes so few rows a second."""
         try:
             terms = change_terms(change, checked_traceparent(change.traceparent or None), self._caller)
             partition, request = await self._handlers.check_one(store, key, row_input(change), terms)
-            await self._writer.room(request, self._caller)
+            await self._writer.room(request, self._caller, patience_s)
         except RingcastError as error:
             self._refuse(change.number, error)
-            return
+            return isinstance(error, LimitExceededError) and error.retry_after_s is not None
         future = self._writer.submit(request, self._caller)
         self._waiting.add(future)
         future.add_done_callback(partial(self._done, change.number, partition))
+        return False
 
     def _done(self, number: int, partition: int, future: asyncio.Future[WriteOutcome]) -> None:
         self._waiting.discard(future)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -71,25 +72,35 @@ class GroupWriter:
             RingcastError: what the request was refused with; nothing of it was written. ``LimitExceededError`` with
                 ``retry_after_s``: its store takes so many rows a second that it would have had to wait for too long.
         """
-        await self._rates.take(request.store, len(request.rows), caller, CALL_WAIT_S)
+        await self._take((request,), caller, CALL_WAIT_S)
         return await self.submit(request, caller)
 
     async def write_all(self, requests: Sequence[WriteRequest], caller: Caller = LOCAL) -> WriteOutcome:
         """The same for the requests of a bundle; the outcome is that of all, their versions one after the other."""
-        rows = sum(len(request.rows) for request in requests)
-        await self._rates.take(requests[0].store, rows, caller, CALL_WAIT_S)
+        await self._take(requests, caller, CALL_WAIT_S)
         return await self._submit(requests, caller)
 
-    async def room(self, request: WriteRequest, caller: Caller = LOCAL) -> None:
+    async def room(self, request: WriteRequest, caller: Caller = LOCAL, patience_s: float = math.inf) -> None:
         """Returns when :meth:`submit` would take the request, for callers that would rather wait than be refused.
+
+        ``patience_s``: how long the client waits for an answer, if its permit does not say so.
 
         Raises:
             LimitExceededError: the rows a second of its store are so few that it would have to wait for too long.
+            UnavailableError: its caller does not wait any more.
         """
-        await self._rates.take(request.store, len(request.rows), caller, STREAM_WAIT_S)
+        await self._take((request,), caller, min(STREAM_WAIT_S, patience_s / 2))
         while self._queues.refusal(request.bytes, caller) is not None:
             self._freed.clear()
             await self._freed.wait()
+
+    async def _take(self, requests: Sequence[WriteRequest], caller: Caller, most_s: float) -> None:
+        """Waits for the rows of a request, for half of the time that its caller has left at most: so a caller hears
+        that it was too long, and rows are not dealt out for what is not written any more."""
+        first = requests[0]
+        first.permit.check()
+        rows = sum(len(request.rows) for request in requests)
+        await self._rates.take(first.store, rows, caller, min(most_s, first.permit.left_s / 2))
 
     def submit(self, request: WriteRequest, caller: Caller = LOCAL) -> asyncio.Future[WriteOutcome]:
         """Queues a write. Requests of one caller to one key, and those of one chain, are committed in this order."""

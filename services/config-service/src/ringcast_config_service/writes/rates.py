@@ -28,9 +28,9 @@ from ringcast_config_service.repository import StoreRecord
 from ringcast_config_service.telemetry import Measures
 
 CALL_WAIT_S: Final = 1.0
-"""How long a single call waits for its rows."""
+"""How long a single call waits for its rows, and half of the time that its client waits at most."""
 STREAM_WAIT_S: Final = 5.0
-"""The same of a batch or change of a stream: its client waits for 10 s by default, and then knows nothing."""
+"""The same of a batch or change of a stream: its client waits for 10 s by default."""
 _NEAR: Final = 1e-9
 _MAX_BUCKETS: Final = 4 * limits.MAX_STORES
 _MAX_RETRY_S: Final = 60.0

@@ -191,7 +191,7 @@ def _write(path: Path, content: object, mode: int = 0o600) -> str:
     return str(path)
 
 
-GOOD = {"active": "k1", "keys": {"k1": K1}, "encrypt": ["gateway/*"]}
+GOOD: dict[str, Any] = {"active": "k1", "keys": {"k1": K1}, "encrypt": ["gateway/*"]}
 
 
 def test_a_file_is_written_for_its_owner_alone_and_read_again(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_a_key_that_was_removed_opens_nothing_more(tmp_path: Path, later: Callab
     assert reader.open("a", *stolen) == ("forged", None)
     write_key_ring(path, document.without_key("k1"), replace=True)
     later(1.0)
-    with pytest.raises(ValueSealedError, match="is sealed with key 'k1', and the key ring has only k2$"):
+    with pytest.raises(ValueSealedError, match=r"is sealed with key 'k1', and the key ring has only k2$"):
         reader.open("a", *stolen)
 
 

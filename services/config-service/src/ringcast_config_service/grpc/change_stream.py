@@ -10,7 +10,15 @@ from typing import Any, Final
 
 import grpc.aio
 from ringcast_service import Context
-from ringcast_wire import ConditionFailedError, EventLog, InvalidInputError, LimitExceededError, RingcastError, limits, names
+from ringcast_wire import (
+    ConditionFailedError,
+    EventLog,
+    InvalidInputError,
+    LimitExceededError,
+    RingcastError,
+    limits,
+    names,
+)
 from ringcast_wire.grpc import pb
 from ringcast_wire.tracing import checked_traceparent
 

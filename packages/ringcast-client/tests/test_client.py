@@ -270,15 +270,16 @@ async def test_a_service_that_hangs_or_dies(tmp_path: Path, nats_server: NatsSer
             with pytest.raises(UnavailableError, match=said):
                 await _write(client, "s", [RowWrite("b")])
             service.resume()
-            feeding = asyncio.Event()
+        feeding = asyncio.Event()
 
-            async def source() -> AsyncIterator[RowWrite]:
-                for number in range(6):
-                    yield RowWrite(str(number))
-                await feeding.wait()
-                for number in range(6):
-                    yield RowWrite(str(number))
+        async def source() -> AsyncIterator[RowWrite]:
+            for number in range(6):
+                yield RowWrite(str(number))
+            await feeding.wait()
+            for number in range(6):
+                yield RowWrite(str(number))
 
+        async with ConfigServiceClient(service.address) as client:
             write = client.bulk_write("s", "list", source(), batch_rows=3)
             results = aiter(write)
             assert [(await anext(results)).first, (await anext(results)).first] == [0, 3]

@@ -2,7 +2,7 @@
 """Print accounts.conf: who may do what on the NATS of a Ringcast installation.
 
 Usage: make_accounts.py [--partitions N] [--consumer-prefix P] [--nkey NAME=PUBLIC_KEY[,PUBLIC_KEY]]...
-       [--callout PUBLIC_KEY [--xkey PUBLIC_KEY]] [--tools-store STORE]...
+       [--callout PUBLIC_KEY [--xkey PUBLIC_KEY] | --callout-from-environment] [--tools-store STORE]...
        [--agent AGENT_ID=STORE/KEY[,KEY...]]... WORKER=STORE/KEY[,KEY...]...
        make_accounts.py --new-keys DIRECTORY
 
@@ -14,6 +14,7 @@ between, while one is replaced). Needs the package ringcast-wire.
 
 With --callout the server asks the config service what a worker may do whose name is not in this file: workers with a
 token need no line here. PUBLIC_KEY is that of --callout-issuer of the config service, --xkey that of --callout-xkey.
+--callout-from-environment leaves both to the variables NATS_CALLOUT_ISSUER and NATS_CALLOUT_XKEY of the server.
 --new-keys makes both pairs, writes the seeds to issuer.seed and xkey.seed, and prints these two options; it needs the
 package pynacl. The tools may read the stores of the workers named here, and of --tools-store.
 
@@ -300,6 +301,7 @@ def main() -> int:
     parser.add_argument("--agent", action="append", default=[], metavar="AGENT_ID=STORE/KEY[,KEY...]")
     parser.add_argument("--nkey", action="append", default=[], metavar="NAME=PUBLIC_KEY")
     parser.add_argument("--callout", default="", metavar="PUBLIC_KEY")
+    parser.add_argument("--callout-from-environment", action="store_true")
     parser.add_argument("--xkey", default="", metavar="PUBLIC_KEY")
     parser.add_argument("--tools-store", action="append", default=[], metavar="STORE")
     parser.add_argument("--cluster-tools", action="store_true")
@@ -307,7 +309,10 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.new_keys is not None:
         return new_keys(arguments.new_keys)
-    if not arguments.workers and not arguments.agent and not arguments.callout:
+    from_environment = arguments.callout_from_environment
+    if from_environment and (arguments.callout or arguments.xkey):
+        parser.error("--callout-from-environment is given, and --callout or --xkey too: one way is allowed")
+    if not arguments.workers and not arguments.agent and not arguments.callout and not from_environment:
         parser.error("no worker and no agent is named")
     try:
         check_callout(arguments.callout, arguments.xkey)
@@ -322,8 +327,8 @@ def main() -> int:
                 nkeys,
                 prefix=prefix,
                 partitions=arguments.partitions,
-                callout=arguments.callout,
-                xkey=arguments.xkey,
+                callout="$NATS_CALLOUT_ISSUER" if from_environment else arguments.callout,
+                xkey="$NATS_CALLOUT_XKEY" if from_environment else arguments.xkey,
                 tools_stores=[names.check_name("tools-store", store) for store in arguments.tools_store],
                 cluster_tools=arguments.cluster_tools,
             )

@@ -13,6 +13,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import trustme
 from nats.aio.client import Client
 from ringcast import Worker
 from ringcast_client import ConfigServiceClient
@@ -108,6 +109,20 @@ class InfraNats(ManagedServer):
     def violations(self) -> list[str]:
         """What the server refused because of permissions, as it logged it."""
         return [line for line in self.log() if "Violation" in line]
+
+
+def use_tls(server: InfraNats, directory: Path) -> str:
+    """Turns TLS on as nats.conf says, with a certificate for 127.0.0.1; the path of who signed it."""
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.private_key_pem.write_to_path(str(directory / "tls.key"))
+    certificate.cert_chain_pems[0].write_to_path(str(directory / "tls.crt"))
+    authority.cert_pem.write_to_path(str(directory / "ca.pem"))
+    file = server.configuration / "nats.conf"
+    text = file.read_text()
+    assert text.count("# include tls.conf") == 1
+    file.write_text(text.replace("# include tls.conf", "include tls.conf"))
+    return str(directory / "ca.pem")
 
 
 class Bus:

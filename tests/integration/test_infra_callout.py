@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
+import subprocess
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -13,16 +16,26 @@ from typing import Any
 import nats
 import nats.errors
 import pytest
+import yaml
 from nats.aio.client import Client
 from ringcast import UnavailableError, Worker
 from ringcast_client import ConfigServiceClient
-from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, attempt, until, until_workers
+from ringcast_testkit import (
+    PATIENCE_S,
+    AgentProcess,
+    ConfigServiceProcess,
+    attempt,
+    nats_server_binary,
+    until,
+    until_workers,
+)
 from ringcast_testkit.dispatch import following
 from ringcast_wire import Role, names
-from ringcast_wire.tokens import make_token
+from ringcast_wire.grpc import ServiceLogin
+from ringcast_wire.tokens import make_token, token_line
 
 from tests.integration.callout_nats import SCOPE, CalloutNats
-from tests.integration.infra_nats import WORKER_API, connected
+from tests.integration.infra_nats import INFRA, NATS, WORKER_API, connected, use_tls
 
 PARTITIONS = 4
 FLEET = 300
@@ -171,6 +184,63 @@ async def test_a_revoked_role_ends_its_workers_within_seconds(server: CalloutNat
         # NATS ends the connection before it logs why.
         sentence = "has no role reader for store gateway"
         server.process.wait_until(lambda: any(sentence in each for each in server.refusals()))
+
+
+async def test_the_shipped_files_and_arguments_let_a_new_worker_in_without_a_restart(tmp_path: Path) -> None:
+    """Those of infra/kubernetes, with TLS and tokens; the keys of the callout come from the environment."""
+    server = CalloutNats(tmp_path, workers={"worker-0": SCOPE})
+    _, issuer, _, xkey = server.options
+    server.env |= {"NATS_CALLOUT_ISSUER": issuer, "NATS_CALLOUT_XKEY": xkey}
+    authority = use_tls(server, tmp_path)
+    shutil.copy(NATS / "accounts-callout.conf", server.configuration / "accounts.conf")
+    command = [str(nats_server_binary()), "-t", "-c", str(server.configuration / "kubernetes.conf")]
+    asked = await asyncio.to_thread(
+        subprocess.run, command, env=server.env, capture_output=True, text=True, check=False
+    )
+    assert asked.returncode == 0, asked.stderr
+    files = {
+        "/etc/ringcast/tls/tls.crt": str(tmp_path / "tls.crt"),
+        "/etc/ringcast/tls/tls.key": str(tmp_path / "tls.key"),
+        "/etc/ringcast/nats-tls/ca.crt": authority,
+        "/etc/ringcast/tokens/tokens": str(tmp_path / "tokens"),
+        "/etc/ringcast/tokens/worker-tokens": str(server.token_file),
+        "/etc/ringcast/callout/issuer.seed": str(server.keys / "issuer.seed"),
+        "/etc/ringcast/callout/xkey.seed": str(server.keys / "xkey.seed"),
+    }
+    for name in ("NATS_CONFIG_SERVICE_PASSWORD", "NATS_CALLOUT_PASSWORD"):
+        files[f"/etc/ringcast/passwords/{name}"] = str(tmp_path / name)
+        (tmp_path / name).write_text(server.env[name])
+    token = make_token()
+    (tmp_path / "tokens").write_text(f"{token_line('deploy', token)}\n")
+    (tmp_path / "mine").write_text(token)
+    deployment = next(
+        one
+        for one in yaml.safe_load_all((INFRA / "kubernetes/config-service.yaml").read_text())
+        if one["kind"] == "Deployment"
+    )
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    given: dict[str, str] = dict(word.split("=", 1) for word in container["args"])
+    of_test = {"--listen", "--metrics-listen", "--nats", "--nats-replicas"}
+    words = [word for name, value in given.items() if name not in of_test for word in (name, files.get(value, value))]
+    assert set(files) <= set(given.values())
+    with server:
+        database = f"sqlite:{tmp_path / 'rows.db'}"
+        with ConfigServiceProcess(tmp_path, nats_url=server.url, database=database, options=tuple(words)) as service:
+            login = ServiceLogin(tls_ca_file=authority, token_file=str(tmp_path / "mine"))
+            async with ConfigServiceClient(service.address, login=login) as client:
+                await client.create_store("gateway", partition_count=PARTITIONS)
+                await client.put("gateway", "blocklist", "row", "1")
+            ready = service.metrics_url.replace("/metrics", "/ready")
+            with await asyncio.to_thread(urllib.request.urlopen, ready, timeout=PATIENCE_S) as answer:
+                assert answer.status == 200
+            async with server.worker("worker-0", tls_ca_file=authority) as first:
+                await first.wait_ready(timeout_s=PATIENCE_S)
+                server.add("worker-new", SCOPE)
+                async with server.worker("worker-new", tls_ca_file=authority) as second:
+                    both = (first, second)
+                    await until_workers(both, "blocklist", lambda: all(each.owned("blocklist") for each in both))
+                    await until(lambda: all(each.health().ready for each in both))
+    assert server.violations() == []
 
 
 @attempt(

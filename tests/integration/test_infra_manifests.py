@@ -10,6 +10,7 @@ import inspect
 import json
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -140,7 +141,7 @@ def test_the_unit_s_command_line_serves_and_stops(tmp_path: Path) -> None:
 
 
 def manifests() -> list[dict[str, Any]]:
-    """Every object of every file, the Kustomizations among them."""
+    """Every object of every file, the Kustomizations among them, but for the objects of Prometheus' operator."""
     files = sorted([*KUBERNETES.glob("*.yaml"), NATS / "kustomization.yaml"])
     found = [document for file in files for document in yaml.safe_load_all(file.read_text())]
     assert len(found) >= 18
@@ -192,9 +193,11 @@ def test_every_object_is_whole_and_every_file_is_used() -> None:
     assert used == there - {"kustomization.yaml", "secrets.example.yaml", "worker.example.yaml"}
     assert all((KUBERNETES / name).exists() for name in kustomization["resources"])
     (generator,) = yaml.safe_load((NATS / "kustomization.yaml").read_text())["configMapGenerator"]
-    assert set(generator["files"]) == {file.name for file in NATS.glob("*.conf")}
+    names = [name.partition("=")[::2] for name in generator["files"]]
+    assert {source or name for name, source in names} == {file.name for file in NATS.glob("*.conf")} - {"accounts.conf"}
+    assert {name for name, source in names if source} == {"accounts.conf"}, "no worker is named in the servers' files"
     volumes = the("StatefulSet", "nats")["spec"]["template"]["spec"]["volumes"]
-    assert [volume["configMap"]["name"] for volume in volumes] == [generator["name"]]
+    assert [volume["configMap"]["name"] for volume in volumes if "configMap" in volume] == [generator["name"]]
 
 
 def test_every_argument_and_variable_of_the_service_is_an_option() -> None:
@@ -202,6 +205,7 @@ def test_every_argument_and_variable_of_the_service_is_an_option() -> None:
     arguments = dict(argument.split("=", 1) for argument in service["args"])
     variables = {as_option(entry["name"]) for entry in service["env"]}
     assert arguments.keys() | variables <= options()
+    assert {"--tls-cert", "--tls-key", "--tokens", "--callout-tokens", "--nats-tls-ca"} <= arguments.keys()
     assert "--database" in variables
     replicas = the("StatefulSet", "nats")["spec"]["replicas"]
     assert int(arguments["--nats-replicas"]) == replicas
@@ -215,7 +219,7 @@ def test_a_configuration_of_these_arguments_is_valid() -> None:
         argument.removeprefix("--").split("=", 1) for argument in container("Deployment", "config-service")["args"]
     )
     config = Config(database="sqlite:x", listen=arguments["listen"], nats=(arguments["nats"],), nats_replicas=3)
-    host, _, port = config.nats[0].removeprefix("nats://").partition(":")
+    host, _, port = config.nats[0].removeprefix("tls://").partition(":")
     (client,) = the("Service", host)["spec"]["ports"]
     assert client["port"] == int(port)
 
@@ -225,7 +229,7 @@ def test_every_variable_of_the_nats_configuration_is_set() -> None:
     set_here = {entry["name"] for entry in server["env"]}
     (secret,) = [one["secretRef"]["name"] for one in server["envFrom"]]
     from_secret = set(the("Secret", secret)["stringData"])
-    assert set_here | from_secret == {name for name in example_variables() if "TLS" not in name}
+    assert set_here | from_secret == {name for name in example_variables() if "NATS_WORKER_" not in name}
 
 
 def test_secrets_are_templates_and_have_what_is_asked_of_them() -> None:
@@ -242,6 +246,31 @@ def test_secrets_are_templates_and_have_what_is_asked_of_them() -> None:
             assert reference["key"] in the("Secret", reference["name"])["stringData"]
 
 
+@pytest.mark.parametrize(("kind", "name"), [("Deployment", "config-service"), ("StatefulSet", "nats")])
+def test_every_file_that_is_named_is_one_of_a_secret(kind: str, name: str) -> None:
+    there = mounted(kind, name)
+    entries = container(kind, name)["env"]
+    words = [*container(kind, name)["args"], *(f"={entry['value']}" for entry in entries if "value" in entry)]
+    named = {path for word in words if re.match(r"/etc/(ringcast|nats-tls)/", path := word.partition("=")[2])}
+    assert named <= there
+    assert len(named) >= 2
+    assert {path for path in there if not path.endswith("/ca.crt")} <= named
+
+
+def mounted(kind: str, name: str) -> set[str]:
+    """The paths of the files of Secrets in the container."""
+    pod = the(kind, name)["spec"]["template"]["spec"]
+    secrets = {volume["name"]: volume["secret"] for volume in pod["volumes"] if "secret" in volume}
+    found = set()
+    for mount in container(kind, name)["volumeMounts"]:
+        if (secret := secrets.get(mount["name"])) is not None:
+            keys = set(the("Secret", secret["secretName"])["stringData"])
+            items = {item["key"]: item["path"] for item in secret.get("items", ())} or {key: key for key in keys}
+            assert items.keys() <= keys
+            found |= {f"{mount['mountPath']}/{path}" for path in items.values()}
+    return found
+
+
 def test_the_ports_agree() -> None:
     service, server = ports("Deployment", "config-service"), ports("StatefulSet", "nats")
     arguments = dict(argument.split("=", 1) for argument in container("Deployment", "config-service")["args"])
@@ -256,7 +285,7 @@ def test_the_ports_agree() -> None:
         assert listens[variable].endswith(f":{server[port]}")
     assert set(re.findall(r":(\d+)", listens["NATS_ROUTES"])) == {str(server["cluster"])}
     for probe in ("startupProbe", "readinessProbe"):
-        assert container("Deployment", "config-service")[probe]["grpc"]["port"] == service["grpc"]
+        assert container("Deployment", "config-service")[probe]["httpGet"] == {"path": "/ready", "port": "metrics"}
     for name, backend in (("config-service", service), ("nats", server), ("nats-headless", server)):
         for port in the("Service", name)["spec"]["ports"]:
             assert backend[port["targetPort"]] == port["port"]
@@ -265,6 +294,7 @@ def test_the_ports_agree() -> None:
 def test_network_policies_name_ports_that_somebody_listens_on() -> None:
     database, dns = 5432, 53
     known = {database, dns, *ports("Deployment", "config-service").values(), *ports("StatefulSet", "nats").values()}
+    known |= set(ports("StatefulSet", "gateway-worker").values())
     named = {port["port"] for _, _, rule in policies() for port in rule["ports"]}
     assert named == known - {8222}  # probes come from the node
 
@@ -341,6 +371,57 @@ def test_the_disk_holds_what_jetstream_may_keep() -> None:
     (claim,) = the("StatefulSet", "nats")["spec"]["volumeClaimTemplates"]
     assert match is not None
     assert int(claim["spec"]["resources"]["requests"]["storage"].removesuffix("Gi")) > int(match[1])
+
+
+# --- Rendered -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [".", "monitoring"])
+def test_kustomize_builds_it(name: str) -> None:
+    tool = shutil.which("kubectl") or shutil.which("kustomize")
+    if tool is None:
+        pytest.skip("neither kubectl nor kustomize is on PATH: nobody has built the manifests")
+    words = [tool, "kustomize"] if Path(tool).name == "kubectl" else [tool, "build"]
+    done = subprocess.run([*words, str(KUBERNETES / name)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    built = list(yaml.safe_load_all(done.stdout))
+    assert len(built) >= 3
+    assert all(one["metadata"].get("namespace") == "ringcast" or one["kind"] == "Namespace" for one in built)
+
+
+def test_the_rules_of_the_operator_are_those_of_prometheus() -> None:
+    made = subprocess.run(
+        [sys.executable, str(KUBERNETES / "monitoring/make_rules.py")], capture_output=True, text=True, check=True
+    )
+    text = (KUBERNETES / "monitoring/rules.yaml").read_text()
+    assert text == made.stdout, "run make_rules.py > rules.yaml in infra/kubernetes/monitoring"
+    assert len(yaml.safe_load(text)["spec"]["groups"]) >= 5
+
+
+def test_the_monitors_name_ports_and_labels_that_are_there() -> None:
+    service, worker = yaml.safe_load_all((KUBERNETES / "monitoring/monitors.yaml").read_text())
+    (endpoint,) = service["spec"]["endpoints"]
+    found = the("Service", "config-service")
+    assert service["spec"]["selector"]["matchLabels"] == found["metadata"]["labels"]
+    assert endpoint["port"] in {port["name"] for port in found["spec"]["ports"]}
+    (endpoint,) = worker["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] in ports("StatefulSet", "gateway-worker")
+    labels = the("StatefulSet", "gateway-worker")["spec"]["template"]["metadata"]["labels"]
+    assert worker["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_every_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not on PATH: nobody has looked at the units")
+    for file in sorted(SYSTEMD.glob("*.service")):
+        # Programs that this machine does not have, in place of which it has one.
+        text = re.sub(r"^(Exec\w+=)/(?:opt|usr/local)/\S+", r"\1/bin/true", file.read_text(), flags=re.MULTILINE)
+        copy = tmp_path / file.name
+        copy.write_text(text)
+        done = subprocess.run(
+            ["systemd-analyze", "verify", "--man=no", str(copy)], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, ""), file.name
 
 
 # --- The image --------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from tests.integration.infra_nats import (
     environment,
     example_variables,
     make_accounts,
+    use_tls,
 )
 
 PARTITIONS = 4
@@ -91,7 +92,7 @@ def test_every_variable_is_in_the_example_and_the_server_needs_each(tmp_path: Pa
     used = {name for name in used if name.startswith("NATS_")}
     assert used == example_variables()
     env = environment(tmp_path)
-    needed = used - {name for name in used if "TLS" in name}
+    needed = used - {name for name in used if "TLS" in name or "CALLOUT" in name}
     for name in needed:
         result = check(NATS / "cluster.conf", {other: value for other, value in env.items() if other != name})
         assert result.returncode != 0
@@ -99,12 +100,23 @@ def test_every_variable_is_in_the_example_and_the_server_needs_each(tmp_path: Pa
     assert len(needed) >= 12
 
 
-def test_the_accounts_are_what_the_script_prints() -> None:
-    text = (NATS / "accounts.conf").read_text()
+@pytest.mark.parametrize("name", ["accounts.conf", "accounts-callout.conf"])
+def test_the_accounts_are_what_the_script_prints(name: str) -> None:
+    text = (NATS / name).read_text()
     words = shlex.split(text.splitlines()[0].partition("make_accounts.py ")[2])
     assert words
     result = make_accounts(*words)
     assert (result.returncode, result.stdout) == (0, text)
+
+
+def test_the_accounts_of_any_number_of_workers_with_tokens_are_small() -> None:
+    """200 workers of 4,096 partitions by name are 2 MB, which each server reads anew for each change."""
+    named = make_accounts("--partitions", "4096", *(f"worker-{number}=gateway/blocklist" for number in range(200)))
+    assert len(named.stdout) > 1_000_000
+    stores = [word for number in range(50) for word in ("--tools-store", f"store-{number}")]
+    for_all = make_accounts("--callout-from-environment", *stores)
+    assert 0 < len(for_all.stdout) < 100_000
+    assert "worker-" not in for_all.stdout
 
 
 @pytest.mark.parametrize(
@@ -328,20 +340,6 @@ async def test_a_worker_that_fills_what_it_may_takes_no_room_from_leases(tmp_pat
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------
-
-
-def use_tls(server: InfraNats, directory: Path) -> str:
-    """Turns TLS on as nats.conf says, with a certificate for 127.0.0.1; the path of who signed it."""
-    authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1")
-    certificate.private_key_pem.write_to_path(str(directory / "tls.key"))
-    certificate.cert_chain_pems[0].write_to_path(str(directory / "tls.crt"))
-    authority.cert_pem.write_to_path(str(directory / "ca.pem"))
-    file = server.configuration / "nats.conf"
-    text = file.read_text()
-    assert text.count("# include tls.conf") == 1
-    file.write_text(text.replace("# include tls.conf", "include tls.conf"))
-    return str(directory / "ca.pem")
 
 
 async def test_everything_goes_over_tls(tmp_path: Path) -> None:

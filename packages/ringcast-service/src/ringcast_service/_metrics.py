@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from prometheus_client.registry import CollectorRegistry
@@ -14,8 +14,10 @@ from ringcast_service._errors import ConfigError
 
 
 @asynccontextmanager
-async def serving_metrics(listen: str, registry: CollectorRegistry) -> AsyncIterator[str]:
-    """Serves the metrics, and gives the address; nothing, where ``listen`` is ``off``.
+async def serving_metrics(
+    listen: str, registry: CollectorRegistry, ready: Callable[[], bool] | None = None
+) -> AsyncIterator[str]:
+    """Serves the metrics, and gives the address; nothing, where ``listen`` is ``off``. ``ready``: what ``/ready`` says.
 
     From before the start until after the end, so that a slow stop can be watched.
 
@@ -26,7 +28,7 @@ async def serving_metrics(listen: str, registry: CollectorRegistry) -> AsyncIter
         yield ""
         return
     try:
-        server = MetricsServer(listen, registry)
+        server = MetricsServer(listen, registry, ready)
     except UnavailableError as error:
         raise ConfigError(str(error)) from error
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from socketserver import ThreadingMixIn
 from typing import Any, Final, TypeAlias
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -109,9 +109,13 @@ class _Server6(_Server):
 
 
 class MetricsServer:
-    """Serves a registry over HTTP, on a thread of its own so that a busy program can still be scraped."""
+    """Serves a registry over HTTP, on a thread of its own so that a busy program can still be scraped.
 
-    def __init__(self, listen: str, registry: CollectorRegistry) -> None:
+    ``ready``: what ``/ready`` answers with, as 200 or 503; it is called by that thread. Without it, and by any other
+    path, there are the metrics.
+    """
+
+    def __init__(self, listen: str, registry: CollectorRegistry, ready: Callable[[], bool] | None = None) -> None:
         """Listens; port 0 takes a free one, which ``address`` then names.
 
         Raises:
@@ -121,7 +125,7 @@ class MetricsServer:
         host, port = parse_listen(listen)
         kind = _Server6 if ":" in host else _Server
         try:
-            self._server = make_server(host, port, make_wsgi_app(registry), kind, _Handler)
+            self._server = make_server(host, port, _application(registry, ready), kind, _Handler)
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise UnavailableError(
@@ -138,6 +142,19 @@ class MetricsServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def _application(registry: CollectorRegistry, ready: Callable[[], bool] | None) -> Callable[..., Any]:
+    metrics = make_wsgi_app(registry)
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        if ready is None or environ.get("PATH_INFO") != "/ready":
+            return metrics(environ, start_response)
+        yes = ready()
+        start_response("200 OK" if yes else "503 Service Unavailable", [("Content-Type", "text/plain")])
+        return [b"ready\n" if yes else b"not ready\n"]
+
+    return answer
 
 
 def parse_listen(listen: str) -> tuple[str, int]:

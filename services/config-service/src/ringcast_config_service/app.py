@@ -33,7 +33,7 @@ from ringcast_config_service.nats.bus_client import BusClient
 from ringcast_config_service.nats.dead_letters import DeadLetterBox
 from ringcast_config_service.nats.fetch_server import FetchServer
 from ringcast_config_service.nats.replays import Replays
-from ringcast_config_service.readiness import Readiness
+from ringcast_config_service.readiness import READS, WRITES, Readiness
 from ringcast_config_service.repository import OutboxRepository, Repository, make_repository
 from ringcast_config_service.telemetry import Telemetry
 
@@ -216,7 +216,12 @@ class App(Lifetime):
     async def _metrics_server(self) -> AsyncIterator[None]:
         collector = TableCollector(SERVICE)
         collector.add(self._telemetry.measures.samples)
-        async with serving_metrics(self._config.metrics_listen, process_registry(collector)) as self.metrics_address:
+        serving, registry = self._telemetry.measures.serving, process_registry(collector)
+
+        def ready() -> bool:
+            return serving[READS] and serving[WRITES]  # as the health of the whole service
+
+        async with serving_metrics(self._config.metrics_listen, registry, ready) as self.metrics_address:
             yield
 
     async def _measure_outbox(self, events: OutboxRepository) -> None:

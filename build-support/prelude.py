@@ -159,7 +159,7 @@ ROOMS = (
                 "grpc",
                 (
                     *("handlers", "lifecycle", "policies", "nats", "writes", "telemetry", "repository"),
-                    *("access", "audit", "logins", "security", "refusals", "permits", "caller"),
+                    *("access", "audit", "logins", "security", "refusals", "permits", "caller", "broker_state"),
                 ),
             ),
         ),

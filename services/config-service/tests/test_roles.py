@@ -61,6 +61,7 @@ REQUESTS: dict[str, Any] = {
     "ReplayDeadLetters": pb.ReplayDeadLettersRequest(store="s", numbers=[1]),
     "DiscardDeadLetters": pb.DiscardDeadLettersRequest(store="s", numbers=[1]),
     "WhoAmI": pb.WhoAmIRequest(),
+    "GetServiceStatus": pb.GetServiceStatusRequest(),
     "ListStores": pb.ListStoresRequest(),
     "ListRoles": pb.ListRolesRequest(),
 }

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         WhoAmI,
     )
     from ringcast_client._reseal import ResealResult
+    from ringcast_client._status import JetStreamStatus, ServiceStatus, StreamStatus
     from ringcast_client._sync import (
         DEFAULT_FIRST_ROWS,
         DEFAULT_MAX_DELETE_SHARE,
@@ -62,6 +63,7 @@ __all__ = [
     "DeleteResult",
     "DeletionInfo",
     "InvalidRowError",
+    "JetStreamStatus",
     "KeyInfo",
     "KeyedWrite",
     "MigrationInfo",
@@ -75,8 +77,10 @@ __all__ = [
     "RoleGrant",
     "RowRecord",
     "RowWrite",
+    "ServiceStatus",
     "StoreInfo",
     "StorePolicyInfo",
+    "StreamStatus",
     "SyncPhase",
     "SyncProgress",
     "SyncRefusedError",
@@ -100,6 +104,7 @@ _HOMES = {
     "DeleteResult": "_records",
     "DeletionInfo": "_records",
     "InvalidRowError": "_bulk_batches",
+    "JetStreamStatus": "_status",
     "KeyInfo": "_records",
     "KeyedWrite": "_records",
     "MigrationInfo": "_records",
@@ -113,8 +118,10 @@ _HOMES = {
     "RoleGrant": "_records",
     "RowRecord": "_records",
     "RowWrite": "_records",
+    "ServiceStatus": "_status",
     "StoreInfo": "_records",
     "StorePolicyInfo": "_records",
+    "StreamStatus": "_status",
     "SyncPhase": "_sync",
     "SyncProgress": "_sync",
     "SyncRefusedError": "_sync",

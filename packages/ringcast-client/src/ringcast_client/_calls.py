@@ -26,7 +26,10 @@ thousand."""
 
 
 _READS: Final = frozenset(
-    {"Get", "Heads", "GetStore", "ListStores", "WhoAmI", "ListRoles", "ListAudit", "ListDeadLetters", "List", "History"}
+    {
+        *("Get", "Heads", "List", "History", "GetStore", "ListStores", "WhoAmI", "GetServiceStatus"),
+        *("ListRoles", "ListAudit", "ListDeadLetters"),
+    }
 )
 """They change nothing, so they may be made again wherever they have failed."""
 _NOT_SENT: Final = re.compile(r"failed to connect to all addresses|connections to all backends failing", re.IGNORECASE)

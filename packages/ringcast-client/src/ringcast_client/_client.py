@@ -52,6 +52,7 @@ from ringcast_client._records import (
 )
 from ringcast_client._requested_waits import patience
 from ringcast_client._reseal import Reseal, ResealResult
+from ringcast_client._status import StatusCalls
 from ringcast_client._stores import StoreCalls
 from ringcast_client._sync import (
     DEFAULT_FIRST_ROWS,
@@ -72,7 +73,7 @@ MAX_IN_FLIGHT: Final = 64
 RowList = list[RowRecord]
 
 
-class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StoreCalls):
+class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, StatusCalls, StoreCalls):
     """Talks to the config service over gRPC.
 
     The constructor connects to nothing; use it as ``async with ConfigServiceClient(address) as client``. Every method

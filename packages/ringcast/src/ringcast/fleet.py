@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+import nats.errors
+import nats.js.errors
 from ringcast_core import row_partition
 from ringcast_wire import (
     HeadsReply,
@@ -28,7 +30,7 @@ from ringcast_wire import (
 )
 from ringcast_wire.reports import ReportAsker, ReportRound, WorkerKind, WorkerReport, assignment_digest
 
-from ringcast._bus.tools import ToolBus, answered_within, fetch, last_event, open_bus
+from ringcast._bus.tools import ToolBus, answered_within, fetch, last_event, open_bus, read_bucket
 from ringcast._common.lasting import first_error
 from ringcast.topology import DEFAULT_TIMEOUT_S, Member, Topology, servers_of, topology_over
 
@@ -70,6 +72,10 @@ class WorkerLag:
     unopened: int = 0
     last_error: str = ""
     last_error_s: float = 0.0
+    history: str = ""
+    """The history of the key that it has; empty: it has none yet."""
+    clock_s: float = 0.0
+    """Its clock (Unix) when it answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +153,19 @@ class FleetReader:
         heads = await self._heads(topology)
         found = await self._ask(topology, patience_s=patience_s)
         return _lag(topology, heads, found)
+
+    async def leases(self) -> int | None:
+        """How many processes have a lease; ``None``: there is no bucket of leases.
+
+        Raises:
+            UnavailableError: NATS does not answer, or has no JetStream.
+        """
+        async with answered_within(self._servers, self._timeout_s):
+            try:
+                found = await read_bucket(self._client, names.LEASES_BUCKET, timeout_s=self._timeout_s)
+            except (nats.js.errors.ServiceUnavailableError, nats.errors.NoRespondersError) as error:
+                raise UnavailableError(f"NATS has no JetStream: {error}") from error
+        return None if found is None else len(found)
 
     async def lags(self, store: str, keys: Sequence[str], *, patience_s: float = DEFAULT_PATIENCE_S) -> list[KeyLag]:
         """The lag of several keys, a few at once, in their order. Raises as :meth:`lag`."""
@@ -281,6 +300,8 @@ def _worker(
         unopened=report.unopened,
         last_error=report.last_error,
         last_error_s=report.last_error_ms / 1000,
+        history=report.history,
+        clock_s=report.clock_ms / 1000,
     )
 
 

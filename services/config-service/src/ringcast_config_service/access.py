@@ -50,6 +50,7 @@ class Rule(NamedTuple):
 
 RULES: Final[dict[str, Rule]] = {
     "WhoAmI": Rule(None),
+    "GetServiceStatus": Rule(Role.ADMIN, ALL),
     "GrantRole": Rule(Role.ADMIN),
     "RevokeRole": Rule(Role.ADMIN),
     "ListRoles": Rule(Role.ADMIN, EACH),

@@ -26,6 +26,7 @@ from ringcast_config_service.config import Config
 from ringcast_config_service.core import Core
 from ringcast_config_service.draining import DrainableInstance, audit_written
 from ringcast_config_service.grpc.dead_letter_calls import DeadLetterCalls
+from ringcast_config_service.grpc.status_calls import StatusCalls
 from ringcast_config_service.grpc.transport import GrpcServer
 from ringcast_config_service.logins import Logins
 from ringcast_config_service.member import InstanceLoad, new_instance_id
@@ -77,6 +78,9 @@ class App(Lifetime):
         box = DeadLetterBox(nc, js)
         replays = Replays(nc, repository.reader, box, telemetry)
         dead_letters = DeadLetterCalls(repository.stores, box, replays, telemetry, core.audit)
+        status = StatusCalls(
+            instance_id, core.provisioner, core.account, telemetry.measures, replicas=config.nats_replicas
+        )
         logins = Logins.of(config.security, config.oidc)
         server = GrpcServer(
             core.handlers,
@@ -84,6 +88,7 @@ class App(Lifetime):
             core.policies,
             core.access,
             dead_letters,
+            status,
             core.writer,
             config.listen,
             telemetry,

@@ -97,6 +97,92 @@ class WhoAmIResponse(_message.Message):
     expires_at_ms: int
     def __init__(self, principal: _Optional[str] = ..., roles: _Optional[_Iterable[_Union[RoleGrant, _Mapping]]] = ..., unrestricted: _Optional[bool] = ..., groups: _Optional[_Iterable[str]] = ..., expires_at_ms: _Optional[int] = ...) -> None: ...
 
+class GetServiceStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ServiceStatus(_message.Message):
+    __slots__ = ("instance_id", "version", "now_ms", "not_served", "problems", "replicas", "streams", "jetstream", "jetstream_problem")
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NOW_MS_FIELD_NUMBER: _ClassVar[int]
+    NOT_SERVED_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    JETSTREAM_FIELD_NUMBER: _ClassVar[int]
+    JETSTREAM_PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    instance_id: str
+    version: str
+    now_ms: int
+    not_served: _containers.RepeatedScalarFieldContainer[str]
+    problems: _containers.RepeatedCompositeFieldContainer[StoreProblem]
+    replicas: int
+    streams: _containers.RepeatedCompositeFieldContainer[StreamStatus]
+    jetstream: JetStreamStatus
+    jetstream_problem: str
+    def __init__(self, instance_id: _Optional[str] = ..., version: _Optional[str] = ..., now_ms: _Optional[int] = ..., not_served: _Optional[_Iterable[str]] = ..., problems: _Optional[_Iterable[_Union[StoreProblem, _Mapping]]] = ..., replicas: _Optional[int] = ..., streams: _Optional[_Iterable[_Union[StreamStatus, _Mapping]]] = ..., jetstream: _Optional[_Union[JetStreamStatus, _Mapping]] = ..., jetstream_problem: _Optional[str] = ...) -> None: ...
+
+class StoreProblem(_message.Message):
+    __slots__ = ("store", "problem")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    problem: str
+    def __init__(self, store: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
+
+class StreamStatus(_message.Message):
+    __slots__ = ("name", "store", "kind", "bytes", "max_bytes", "wanted_bytes", "refuses", "messages", "consumers", "consumer_limit", "replicas", "replicas_behind", "differs", "problem")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WANTED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REFUSES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_BEHIND_FIELD_NUMBER: _ClassVar[int]
+    DIFFERS_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    store: str
+    kind: str
+    bytes: int
+    max_bytes: int
+    wanted_bytes: int
+    refuses: bool
+    messages: int
+    consumers: int
+    consumer_limit: int
+    replicas: int
+    replicas_behind: int
+    differs: _containers.RepeatedScalarFieldContainer[str]
+    problem: str
+    def __init__(self, name: _Optional[str] = ..., store: _Optional[str] = ..., kind: _Optional[str] = ..., bytes: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wanted_bytes: _Optional[int] = ..., refuses: _Optional[bool] = ..., messages: _Optional[int] = ..., consumers: _Optional[int] = ..., consumer_limit: _Optional[int] = ..., replicas: _Optional[int] = ..., replicas_behind: _Optional[int] = ..., differs: _Optional[_Iterable[str]] = ..., problem: _Optional[str] = ...) -> None: ...
+
+class JetStreamStatus(_message.Message):
+    __slots__ = ("disk_used", "disk_reserved", "disk_limit", "memory_used", "memory_reserved", "memory_limit", "consumers", "consumer_limit")
+    DISK_USED_FIELD_NUMBER: _ClassVar[int]
+    DISK_RESERVED_FIELD_NUMBER: _ClassVar[int]
+    DISK_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_RESERVED_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    disk_used: int
+    disk_reserved: int
+    disk_limit: int
+    memory_used: int
+    memory_reserved: int
+    memory_limit: int
+    consumers: int
+    consumer_limit: int
+    def __init__(self, disk_used: _Optional[int] = ..., disk_reserved: _Optional[int] = ..., disk_limit: _Optional[int] = ..., memory_used: _Optional[int] = ..., memory_reserved: _Optional[int] = ..., memory_limit: _Optional[int] = ..., consumers: _Optional[int] = ..., consumer_limit: _Optional[int] = ...) -> None: ...
+
 class RoleGrant(_message.Message):
     __slots__ = ("principal", "store", "role", "granted_at_ms", "granted_by")
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]

@@ -39,6 +39,11 @@ class ConfigServiceStub:
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.WhoAmIRequest.SerializeToString,
                 response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.WhoAmIResponse.FromString,
                 _registered_method=True)
+        self.GetServiceStatus = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/GetServiceStatus',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.GetServiceStatusRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ServiceStatus.FromString,
+                _registered_method=True)
         self.GrantRole = channel.unary_unary(
                 '/ringcast.config.v1.ConfigService/GrantRole',
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.GrantRoleRequest.SerializeToString,
@@ -196,6 +201,13 @@ class ConfigServiceServicer:
 
     def WhoAmI(self, request, context):
         """What the service takes the caller for: needs nothing but to be let in.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetServiceStatus(self, request, context):
+        """What the instance that answers says of itself, and of NATS as far as it may see it. Needs ADMIN of all stores.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -422,6 +434,11 @@ def add_ConfigServiceServicer_to_server(servicer, server):
                     request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.WhoAmIRequest.FromString,
                     response_serializer=ringcast__wire_dot___proto_dot_config__pb2.WhoAmIResponse.SerializeToString,
             ),
+            'GetServiceStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetServiceStatus,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.GetServiceStatusRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.ServiceStatus.SerializeToString,
+            ),
             'GrantRole': grpc.unary_unary_rpc_method_handler(
                     servicer.GrantRole,
                     request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.GrantRoleRequest.FromString,
@@ -600,6 +617,33 @@ class ConfigService:
             '/ringcast.config.v1.ConfigService/WhoAmI',
             ringcast__wire_dot___proto_dot_config__pb2.WhoAmIRequest.SerializeToString,
             ringcast__wire_dot___proto_dot_config__pb2.WhoAmIResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetServiceStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/GetServiceStatus',
+            ringcast__wire_dot___proto_dot_config__pb2.GetServiceStatusRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.ServiceStatus.FromString,
             options,
             channel_credentials,
             insecure,

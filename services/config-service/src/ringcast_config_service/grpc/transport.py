@@ -39,6 +39,7 @@ from ringcast_config_service.grpc.messages import (
 from ringcast_config_service.grpc.policy_calls import PolicyCalls
 from ringcast_config_service.grpc.role_calls import RoleCalls
 from ringcast_config_service.grpc.rows import authorship, call_terms, delete_input, keyed_rows, put_input
+from ringcast_config_service.grpc.status_calls import StatusCalls
 from ringcast_config_service.grpc.store_calls import StoreCalls
 from ringcast_config_service.grpc.stream_life import StreamLives
 from ringcast_config_service.handlers import Handlers
@@ -79,6 +80,7 @@ class GrpcServer:
         policies: Policies,
         access: Access,
         dead_letters: DeadLetterCalls,
+        status: StatusCalls,
         writer: GroupWriter,
         listen: str,
         telemetry: Telemetry,
@@ -104,7 +106,17 @@ class GrpcServer:
         lists = Lists(list_snapshot_s, lambda context: admission.check_login(context, CallKind.LIST))
         add_ConfigServiceServicer_to_server(
             _Servicer(
-                handlers, lifecycle, policies, access, dead_letters, writer, self._lives, lists, telemetry, audit
+                handlers,
+                lifecycle,
+                policies,
+                access,
+                dead_letters,
+                status,
+                writer,
+                self._lives,
+                lists,
+                telemetry,
+                audit,
             ),
             guarded,
         )
@@ -171,6 +183,7 @@ class _Servicer(StoreCalls, PolicyCalls, RoleCalls, AuditCalls):
         policies: Policies,
         access: Access,
         dead_letters: DeadLetterCalls,
+        status: StatusCalls,
         writer: GroupWriter,
         lives: StreamLives,
         lists: Lists,
@@ -181,10 +194,14 @@ class _Servicer(StoreCalls, PolicyCalls, RoleCalls, AuditCalls):
         PolicyCalls.__init__(self, policies)
         AuditCalls.__init__(self, audit)
         self._dead_letters = dead_letters
+        self._status = status
         self._writer = writer
         self._lives = lives
         self._lists = lists
         self._telemetry = telemetry
+
+    async def GetServiceStatus(self, _request: pb.GetServiceStatusRequest, _context: Context) -> pb.ServiceStatus:
+        return self._status.status()
 
     async def Put(self, request: pb.PutRequest, context: Context) -> pb.PutResponse:
         async def work() -> tuple[int, WriteOutcome]:

@@ -57,6 +57,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
         "import",
         "watch",
         "topology",
+        "doctor",
         "drain",
         "undrain",
         "pin",
@@ -76,7 +77,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
         "completion",
     ):
         assert f"  {name} " in out
-    assert "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 an import skipped rows" in " ".join(out.split())
+    assert "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, with remarks" in " ".join(out.split())
     versions = {"ringcast-cli": "1.2.3"}
     monkeypatch.setattr("importlib.metadata.version", versions.__getitem__)
     assert run(["--version"]) == 0

@@ -32,6 +32,7 @@ _COMMANDS: Final = {
     "topology": ("ringcast_cli._topology_command", "Show which worker owns what."),
     "lag": ("ringcast_cli._lag_command", "Show how far each worker is, and who does not answer."),
     "why": ("ringcast_cli._why_command", "Show where a row is stuck on its way to its worker."),
+    "doctor": ("ringcast_cli._doctor_command", "Check a whole deployment, and say what to do."),
     "drain": ("ringcast_cli._wishes_commands", "Have a worker give its partitions to others (strategy sticky)."),
     "undrain": ("ringcast_cli._wishes_commands", "Let a drained worker have partitions again."),
     "pin": ("ringcast_cli._wishes_commands", "Have a worker own a partition (strategy sticky)."),
@@ -100,7 +101,7 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 an import skipped rows, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, with remarks, 130 interrupted.",
 )
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Print the version."

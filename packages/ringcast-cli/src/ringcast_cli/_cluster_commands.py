@@ -49,7 +49,7 @@ def list_members(context: click.Context) -> None:
     async def read() -> tuple[list[Member], list[str]]:
         from ringcast_meta.cluster import absent_agents, members_of
 
-        async with _cluster(config) as (_, cache):
+        async with opened_cluster(config) as (_, cache):
             return members_of(cache.entries()), absent_agents(cache.entries())
 
     members, absent = asyncio.run(read())
@@ -81,7 +81,7 @@ async def _top(config: CliConfig, every_s: float) -> None:
     from rich.live import Live
     from ringcast_meta.cluster import members_of
 
-    async with _cluster(config) as (_, cache):
+    async with opened_cluster(config) as (_, cache):
         live = Live(console=console(), screen=True, auto_refresh=False) if sys.stdout.isatty() else None
         with nullcontext() if config.json or live is None else live, stopped_by_signals():
             while True:
@@ -153,7 +153,7 @@ async def _want(config: CliConfig, member_id: str, drain: bool, reason: str, pat
         return member is None or (member.record is not None and member.record.state is wanted)
 
     wanted = MemberState.DRAINED if drain else MemberState.ACTIVE
-    async with _cluster(config) as (store, cache):
+    async with opened_cluster(config) as (store, cache):
         entries = cache.entries()
         if not drain and member_id in absent_agents(entries):
             key = (MemberKind.AGENT, member_id)
@@ -183,7 +183,7 @@ async def _want(config: CliConfig, member_id: str, drain: bool, reason: str, pat
 
 
 @asynccontextmanager
-async def _cluster(config: CliConfig) -> AsyncIterator[tuple[MetadataStore, LocalCache]]:
+async def opened_cluster(config: CliConfig) -> AsyncIterator[tuple[MetadataStore, LocalCache]]:
     """The store, and all that stands in it."""
     from ringcast_meta import LocalCache
 

@@ -11,4 +11,6 @@ USAGE: Final = 2
 """The command line makes no sense."""
 SKIPPED: Final = 3
 """An import ran to its end and skipped rows (``--on-error skip``)."""
+REMARKS: Final = 3
+"""The doctor found nothing that has failed, and has warnings, or could not check everything."""
 INTERRUPTED: Final = 130

@@ -53,8 +53,8 @@ class JetStreamStatus:
 class ServiceStatus:
     """What one instance says of itself.
 
-    ``now_ms``: its clock (Unix). ``not_served``: of ``reads``, ``writes`` and ``bus``. ``problems``: by store, why it is
-    not provided for on NATS. ``jetstream``: ``None`` if it was never read; ``jetstream_problem``: why it can't be now.
+    ``now_ms``: its clock (Unix). ``not_served``: of ``reads``, ``writes`` and ``bus``. ``problems``: by store, why it
+    is not provided for on NATS. ``jetstream``: ``None`` if it was never read; ``jetstream_problem``: why it can't be.
     """
 
     instance_id: str

@@ -12,8 +12,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-import nats.errors
-import nats.js.errors
 from ringcast_core import row_partition
 from ringcast_wire import (
     HeadsReply,
@@ -100,6 +98,8 @@ class KeyLag:
     """Answers that were too many, or came twice."""
     took_s: float
     """How long the workers took to answer."""
+    history: str = ""
+    """The history of the key that the config service has; empty: none said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +157,10 @@ class FleetReader:
     async def leases(self) -> int | None:
         """How many processes have a lease; ``None``: there is no bucket of leases.
 
-        Raises:
-            UnavailableError: NATS does not answer, or has no JetStream.
+        Where NATS does not answer or has no JetStream, :meth:`open` raises UnavailableError at its end.
         """
         async with answered_within(self._servers, self._timeout_s):
-            try:
-                found = await read_bucket(self._client, names.LEASES_BUCKET, timeout_s=self._timeout_s)
-            except (nats.js.errors.ServiceUnavailableError, nats.errors.NoRespondersError) as error:
-                raise UnavailableError(f"NATS has no JetStream: {error}") from error
+            found = await read_bucket(self._client, names.LEASES_BUCKET, timeout_s=self._timeout_s)
         return None if found is None else len(found)
 
     async def lags(self, store: str, keys: Sequence[str], *, patience_s: float = DEFAULT_PATIENCE_S) -> list[KeyLag]:
@@ -268,6 +264,7 @@ def _lag(topology: Topology, heads: HeadsReply | None, found: ReportRound) -> Ke
         unreadable=found.unreadable,
         left_out=found.left_out,
         took_s=found.took_s,
+        history=heads.history if heads is not None else "",
     )
 
 

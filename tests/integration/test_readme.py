@@ -95,6 +95,28 @@ def test_the_accounts_are_made_as_the_page_on_deployment_says(tmp_path: Path) ->
     assert "NATS_WORKER_WORKER_2_PASSWORD" not in accounts
 
 
+def test_keys_and_tokens_are_made_as_the_page_on_deployment_says(tmp_path: Path) -> None:
+    (block,) = [
+        one for one in re.findall(r"```sh\n(.*?)```", DEPLOYMENT.read_text(), re.DOTALL) if "--new-keys ." in one
+    ]
+    (tmp_path / "infra").symlink_to(ROOT / "infra")
+    command = f'{shlex.quote(sys.executable)} -m ringcast_cli "$@"'
+    done = subprocess.run(
+        ["bash", "-euc", f"ringcast() {{ {command}; }}\n{block.replace('/opt/ringcast/bin/python', sys.executable)}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "issuer.seed").exists()
+    assert re.search(r"^--callout A\w{55} --xkey X\w{55}$", done.stdout, re.MULTILINE)
+    text = done.stdout + done.stderr
+    assert "deploy sha256:" in text
+    assert "worker=gateway-worker-* gateway/blocklist" in text
+
+
 def test_the_front_page_does_what_it_says(environment: dict[str, str], tmp_path: Path) -> None:
     text = README.read_text()
     commands = [line for line in re.findall(r"^ringcast .*$", text, re.MULTILINE) if not line.startswith("ringcast up")]

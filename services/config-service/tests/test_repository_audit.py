@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ringcast_config_service.audit import AuditTrail
 from ringcast_config_service.repository import (
     AuditFact,
     AuditFilter,
@@ -22,6 +23,7 @@ from ringcast_config_service.repository import (
     audit,
     make_repository,
 )
+from ringcast_config_service.repository.audit import ChainPage
 from ringcast_core import row_partitions
 from ringcast_wire import InvalidInputError, Role
 from ringcast_wire.audit import GENESIS, START, AuditEntry, ChainCheck, Link, parse_link
@@ -271,6 +273,28 @@ async def test_what_is_past_its_retention_goes_and_the_rest_still_verifies(
         f"UPDATE audit_chain SET floor_seq = 10, floor_hash = '{left[1].hash}'",
     )
     assert await verify(bench) == ("entries up to 10 are gone, and no entry says that they were past the retention")
+
+
+async def test_what_goes_while_the_chain_is_verified_is_no_problem(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries go before the one that says so is chained; until then the chain begins somewhere for no reason."""
+    found = await fill(bench)
+    read, lead = bench.repo.audit.chain_page, await bench.lead()
+    gone: list[int] = []
+
+    async def read_later(after: int, limit: int) -> ChainPage:
+        if not gone:
+            gone.append(await bench.repo.audit.forget_audit(lead, found[-1].at_ms + 1))
+        page: ChainPage = await read(after, limit)
+        return page
+
+    monkeypatch.setattr(bench.repo.audit, "chain_page", read_later)
+    trail = AuditTrail(bench.repo.audit, bench.repo, retention_ms=1)
+    checks = [check async for check in trail.verify(None)]
+    assert not checks[-1].problem
+    assert gone == [11], "the store, too"
+    assert [entry.action for entry in await sealed(bench)] == ["ForgetAudit"]
 
 
 async def test_only_the_oldest_go_however_old_others_are(bench: Bench) -> None:

@@ -112,8 +112,10 @@ class AuditTrail:
 
     async def verify(self, anchor: Link | None) -> AsyncGenerator[ChainCheck, None]:
         """Looks through the whole chain; yields how far it is after each thousand entries."""
-        await self._seal()
         check, after, last = ChainCheck(anchor), 0, False
+        # Where it begins, before what waits is chained: the entry that says why it begins there may be among that.
+        check.add((await self._repository.chain_page(0, 0)).chain, (), last=False)
+        await self._seal()
         while not (last or check.problem):
             page = await self._repository.chain_page(after, _PAGE)
             last = len(page.entries) < _PAGE

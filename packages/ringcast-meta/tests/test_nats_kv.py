@@ -13,7 +13,7 @@ import pytest
 from nats.js.api import KeyValueConfig, StreamConfig
 from ringcast_meta import LocalCache, MetadataStore, StoreOptions, open_store
 from ringcast_meta.nats_kv import NatsKvStore
-from ringcast_testkit import PATIENCE_S, NatsServer, ReservedPort, until
+from ringcast_testkit import PATIENCE_S, NatsServer, ReservedPort, attempt, until
 from ringcast_wire import (
     InvalidInputError,
     LimitExceededError,
@@ -45,6 +45,26 @@ async def test_a_bucket_that_others_write(nats_server: NatsServer) -> None:
         async with store.lease(2) as lease:
             with pytest.raises(InvalidInputError, match="made without allow_msg_ttl, so that it has no leases"):
                 await store.create("b", b"", lease=lease)
+    await connection.close()
+
+
+@attempt(
+    "a process that may write one record of a metadata store",
+    "keep others from reading and watching all of it, by headers that mean nothing",
+    "the headers do not count; the records are read",
+)
+async def test_headers_that_mean_nothing(nats_server: NatsServer) -> None:
+    connection = await nats.connect(nats_server.url)
+    store = NatsKvStore(connection, "odd-headers")
+    await store.create_bucket()
+    last = await store.create("services.a", b"1")
+    for value in ("9" * 5_000, "-1", "\u0663", str(2**70), "1e3", ""):
+        headers = {"Ringcast-Revision": value} if value else {"KV-Operation": "NONE", "Ringcast-Lease": ""}
+        last = (await connection.jetstream().publish("$KV.odd-headers.agents.b", b"2", headers=headers)).seq
+        assert await store.get("agents.b") == ("agents.b", b"2", last, not value)
+        async with LocalCache(store) as cache:
+            await cache.wait_for(last, PATIENCE_S)
+            assert [entry.value for _, entry in sorted(cache.entries().items())] == [b"2", b"1"]
     await connection.close()
 
 

@@ -38,6 +38,8 @@ _FULL: Final = frozenset({10023, 10047, 10054, 10077})
 _MARKER_TTL_S: Final = 3600
 """How long a bucket keeps the message that says that a key was deleted: watches have heard of it long before."""
 _NS: Final = 1_000_000_000
+_MAX_DIGITS: Final = 20
+"""Of a sequence of a stream."""
 MAX_BUCKET_BYTES: Final = 128 * 1024 * 1024
 """Of a bucket that is made here: twice what a watch takes. Servers may require a limit of each stream."""
 
@@ -306,7 +308,9 @@ def stored(key: str, data: bytes, headers: dict[str, str], sequence: int, at_s: 
     ttl = headers.get(_TTL, "").removesuffix("s")
     ttl_s = float(ttl) if ttl.isascii() and ttl.isdecimal() else None
     kept = headers.get(_REVISION, "")
-    revision = int(kept) if kept.isascii() and kept.isdecimal() and 0 < int(kept) <= sequence else sequence
+    # Whoever may write a record writes its headers: one that is none must not keep others from reading the bucket.
+    named = int(kept) if kept.isascii() and kept.isdecimal() and len(kept) <= _MAX_DIGITS else 0
+    revision = named if 0 < named <= sequence else sequence
     entry = None if gone else Entry(key, data, revision, lease_id is not None or ttl_s is not None)
     return Stored(sequence, entry, lease_id, ttl_s, at_s)
 

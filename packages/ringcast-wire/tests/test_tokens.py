@@ -33,6 +33,20 @@ def test_a_plain_token_has_a_name_that_does_not_show_it(tmp_path: Path) -> None:
     assert found == KnownToken(f"token-{SHA.hex()[:8]}", SHA)
 
 
+def test_a_token_has_one_name_and_one_time(tmp_path: Path) -> None:
+    """Else the last line would count, and the audit log name the wrong one, or the token outlive its expiry."""
+    line = token_line("deploy", TOKEN)
+    assert [each.principal for each in read(tmp_path, f"{line}\n\n{line}\n")] == ["deploy"]
+    for other in (token_line("desk", TOKEN), token_line("deploy", TOKEN, 4_000_000_000), TOKEN):
+        with pytest.raises(InvalidInputError, match="lines 2 and 3 have the same token with different names or times"):
+            read(tmp_path, f"# deploy\n{line}\n{other}\n")
+
+
+def test_an_editor_of_windows_may_have_written_it(tmp_path: Path) -> None:
+    assert read(tmp_path, f"\ufeff{token_line('deploy', TOKEN)}\r\n") == [KnownToken("deploy", SHA)]
+    assert [each.digest for each in read(tmp_path, f"\ufeff{TOKEN}\r\n")] == [SHA]
+
+
 def test_a_principal_may_have_several_tokens(tmp_path: Path) -> None:
     lines = [token_line("deploy", TOKEN), token_line("deploy", f"{TOKEN}-2"), token_line("audit", f"{TOKEN}-3")]
     assert [known.principal for known in read(tmp_path, "\n".join(lines))] == ["deploy", "deploy", "audit"]

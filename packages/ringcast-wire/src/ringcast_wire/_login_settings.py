@@ -32,6 +32,11 @@ def check_login_settings(login: object, *, pairs: Iterable[tuple[str, str]], fil
             raise InvalidInputError(f"{name} {shown_path(path)} is not a file", field=name)
 
 
+def text_lines(data: bytes) -> list[str]:
+    """The lines of such a file, which an editor may have begun with a byte order mark."""
+    return data.decode("utf-8-sig", "replace").splitlines()
+
+
 def read_login_file(name: str, path: str) -> bytes:
     """A file with a certificate, key, token or password.
 

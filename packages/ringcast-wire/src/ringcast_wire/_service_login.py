@@ -12,7 +12,7 @@ import grpc.aio
 import msgspec
 
 from ringcast_wire._errors import InvalidInputError, shown_path
-from ringcast_wire._login_settings import check_login_settings, read_login_file
+from ringcast_wire._login_settings import check_login_settings, read_login_file, text_lines
 
 TLS_PREFIX: Final = "tls://"
 ENV_PREFIX: Final = "RINGCAST_SERVICE_"
@@ -129,7 +129,7 @@ def read_tokens(path: str) -> list[str]:
         InvalidInputError: the file can't be read, holds none, or one is not 16 to 4096 visible ASCII characters. No
             message says what a token is.
     """
-    lines = read_login_file("token_file", path).decode("utf-8", "replace").splitlines()
+    lines = text_lines(read_login_file("token_file", path))
     found = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if not found:
         raise InvalidInputError(f"token_file {shown_path(path)} holds no token", field="token_file")

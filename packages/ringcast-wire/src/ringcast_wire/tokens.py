@@ -2,9 +2,9 @@
 
 A line of the file is ``NAME sha256:DIGEST``. The name is the principal of each call that comes with the token, and the
 digest is the SHA-256 of the token in hexadecimal. So the file holds no secret. ``expires=2027-01-31T12:00:00Z`` may
-follow: from then on the token counts no more. A name may have several lines, as while a token is replaced. A line that
-is only a token is accepted too: its principal is ``token-`` and the first 8 digits of the digest. Blank lines, and
-those that begin with ``#``, don't count.
+follow: from then on the token counts no more. A name may have several lines, as while a token is replaced; a token has
+one name, and one time at which it expires. A line that is only a token is accepted too: its principal is ``token-`` and
+the first 8 digits of the digest. Blank lines, and those that begin with ``#``, don't count.
 
 A digest without salt is enough for a token of 16 characters that a machine has made: nobody can guess it. A password
 that a person has chosen is no token.
@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from ringcast_wire._errors import InvalidInputError, shown, shown_path
-from ringcast_wire._login_settings import read_login_file
+from ringcast_wire._login_settings import read_login_file, text_lines
 from ringcast_wire._service_login import TOKEN
 
 MAX_PRINCIPAL_LENGTH: Final = 64
@@ -92,15 +92,21 @@ def read_known_tokens(path: str) -> list[KnownToken]:
         InvalidInputError: the file can't be read, is larger than 64 KiB, holds no token, or a line breaks a rule. The
             message gives the number of the line, and nothing of a token.
     """
-    lines = read_login_file("token_file", path).decode("utf-8", "replace").splitlines()
-    found = [
-        _known(f"token_file {shown_path(path)}: line {number}", line.strip())
-        for number, line in enumerate(lines, 1)
-        if line.strip() and not line.startswith("#")
-    ]
+    where = f"token_file {shown_path(path)}"
+    found: dict[bytes, tuple[int, KnownToken]] = {}
+    for number, line in enumerate(text_lines(read_login_file("token_file", path)), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        token = _known(f"{where}: line {number}", line.strip())
+        before, known = found.setdefault(token.digest, (number, token))
+        if known != token:
+            raise InvalidInputError(
+                f"{where}: lines {before} and {number} have the same token with different names or times",
+                field="token_file",
+            )
     if not found:
-        raise InvalidInputError(f"token_file {shown_path(path)} holds no token", field="token_file")
-    return found
+        raise InvalidInputError(f"{where} holds no token", field="token_file")
+    return [token for _, token in found.values()]
 
 
 def _known(where: str, line: str) -> KnownToken:

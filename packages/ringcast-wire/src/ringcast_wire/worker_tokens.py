@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from ringcast_wire import _limits as limits
 from ringcast_wire import _names as names
 from ringcast_wire._errors import InvalidInputError, shown, shown_path
+from ringcast_wire._login_settings import text_lines
 from ringcast_wire.permissions import RESERVED, Worker, agent_workers, parse_workers
 from ringcast_wire.tokens import check_principal, digest
 
@@ -92,7 +93,7 @@ def read_worker_tokens(path: str) -> list[WorkerToken]:
     if len(data) > MAX_FILE_BYTES:
         raise InvalidInputError(f"callout_tokens {shown_path(path)} is larger than {MAX_FILE_BYTES} bytes")
     found: list[tuple[int, WorkerToken]] = []
-    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
+    for number, line in enumerate(text_lines(data), 1):
         if line.strip() and not line.startswith("#"):
             try:
                 found.append((number, _read(line)))

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any
 
+import nats
 import pytest
 from prometheus_client import CollectorRegistry
 from ringcast import UnavailableError, Worker
 from ringcast.metrics import PrometheusMetrics
 from ringcast_client import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, until
-from ringcast_wire import limits, names
+from ringcast_wire import ConditionFailedError, Stage, limits, names
+from ringcast_wire.owner_records import decode_table
 
 SERVICE = {"user": "service", "password": "service"}
 CREATE = "$JS.API.CONSUMER.CREATE"
@@ -28,6 +31,7 @@ def users(*, deaf: bool = True, fed: bool = True, dark: bool = False) -> dict[st
         "few": ["$KV.config_nodes_few.Refused.>"],
         "none": ["$KV.config_nodes_few.>"],
         "deaf": [f"{CREATE}.config_notify_deaf.>"] if deaf else [],
+        "moved": [f"{CREATE}.config_notify_moved.>"] if deaf else [],
         "mute": [f"{CREATE}.config_notify_{store}.>" for store in ("mute", "mutes")],
         "first": [f"{CREATE}.config_notify_first.{names.consumer_name('ringcast', 'first-w', 1)}"],
         "blind": [f"{CREATE}.KV_config_nodes_blind.>"],
@@ -264,3 +268,32 @@ async def test_consumers_are_confirmed_one_at_a_time(
             assert health.owned > most
             assert not one.health().ready
             assert one.staleness() > 0
+
+
+async def test_a_worker_that_gets_no_events_is_made_no_owner_until_it_does(
+    client: ConfigServiceClient, worker: Callable[..., Worker], server: NatsServer
+) -> None:
+    """It left its partitions to others before its store migrated."""
+    await client.create_store("moved", partition_count=8)
+    await client.migrate_store("moved", Stage.SHADOW)
+
+    async def is_taken(stage: Stage) -> bool:
+        try:
+            await client.migrate_store("moved", stage)
+        except ConditionFailedError:
+            return False
+        return True
+
+    async with worker("moved", "a", "any") as good, worker("moved", "b", "moved", update_tries=2) as deaf:
+        await until(lambda: deaf.health().keys[0].withdrawn)
+        await good.wait_until("list", lambda: len(good.owned("list")) == 8, timeout_s=PATIENCE_S)
+        for stage in (Stage.VALIDATE, Stage.SWITCH, Stage.FINISH):
+            await until(partial(is_taken, stage))
+        async with await nats.connect(server.url, **SERVICE) as bus:
+            bucket = await bus.jetstream().key_value(names.owners_bucket("moved"))
+            table = decode_table((await bucket.get(names.table_key("list"))).value or b"", 8)
+        assert {entry.owner.worker_id for entry in table.entries if entry.owner} == {"moved-a"}
+        await asyncio.to_thread(server.reload, **users(deaf=False))
+        await until(lambda: len(deaf.owned("list")) == len(good.owned("list")) == 4)
+        await asyncio.to_thread(server.reload, **users())
+    await client.delete_store("moved", purge=True)  # it can't go back, and has its name from the users of the server

@@ -102,6 +102,7 @@ class MigratingStore:
         self._report_sessions = report_sessions
         self._step = StoreStep(bus, config.store, log)
         self._given_up: set[str] = set()
+        self._withdrawn: set[str] = set()
         self._left: StickyCoordinator | None = None
         """What the worker took part in before the store was off."""
         self._agent: str | None = None
@@ -146,6 +147,18 @@ class MigratingStore:
         self._given_up.add(key)
         if self.coordinator is not None:
             self.coordinator.give_up(key)
+
+    def withdraw(self, key: str) -> None:
+        """Has no share of a key until :meth:`come_back`, also in what begins later: a leader must not plan with it."""
+        self._withdrawn.add(key)
+        if self.coordinator is not None:
+            self.coordinator.give_up(key)
+
+    def come_back(self, key: str) -> None:
+        """Takes part in a key again, with nothing at first."""
+        self._withdrawn.discard(key)
+        if self.coordinator is not None:
+            self.coordinator.come_back(key)
 
     def witnessed_by(self, agent: str) -> None:
         """This agent sees the process end; without an id it does not."""
@@ -219,7 +232,7 @@ class MigratingStore:
         if self._agent is not None:
             coordinator.witnessed_by(self._agent)
         self._participant.follow(coordinator, sticky_times.fence.call_s)
-        for key in self._given_up:
+        for key in self._given_up | self._withdrawn:
             coordinator.give_up(key)
         self._log.info("migration.joined", step=step.number)
         self._hears(migration, step)

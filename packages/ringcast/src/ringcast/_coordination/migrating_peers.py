@@ -38,17 +38,19 @@ class MigratingPeers:
         """
         sticky = self._store.coordinator
         if sticky is None or not self._store.guards(key):
-            return self._peers.withdraw(key)
-        if not sticky.withdraw(key):
+            if not self._peers.withdraw(key):
+                return False
+        elif sticky.withdraw(key):
+            self._peers.withdraw(key)
+        else:
             return False
-        self._peers.withdraw(key)
+        self._store.withdraw(key)
         return True
 
     def come_back(self, key: str) -> None:
         """Takes part in a key again, with nothing at first."""
         self._peers.come_back(key)
-        if self._store.coordinator is not None:
-            self._store.coordinator.come_back(key)
+        self._store.come_back(key)
 
     def announce(self) -> None:
         """Writes the records of the peers again, soon."""

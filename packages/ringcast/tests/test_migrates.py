@@ -12,7 +12,7 @@ from typing import Any
 
 import nats
 import pytest
-from ringcast import MismatchError
+from ringcast import Change, MismatchError
 from ringcast.hosting import take_replays
 from ringcast.wishes import drain_worker, follow_drain, undrain_worker
 from ringcast_testkit import PATIENCE_S, History, NatsServer, Report, TcpProxy, WorkerProcess, WrittenFleet, until
@@ -200,6 +200,40 @@ async def test_it_finishes_while_a_worker_is_halted_and_one_is_killed(fleet: Fle
     assert [each.partitions for each in seen[-1]] == [0]
     await undrain_worker(*place)
     await fleet.until_served(fleet.is_of_owner, 3)
+
+
+async def test_keys_with_a_slow_handler_that_fails_at_first_while_a_worker_is_stopped_in_order(store: Any) -> None:
+    """It stops right after the step to ``SWITCH``: each key of the store gets owners, and no row is lost."""
+    await store.create(partition_count=PARTITIONS)
+    await store.client.migrate_store(store.name, Stage.SHADOW, lease_ttl_ms=2_000, call_bound_ms=200)
+    keys, failed, told = ("list", "other"), set[Any](), set[Any]()
+
+    async def handler(change: Change) -> None:
+        row = change.key, change.row_id, change.value
+        if row not in failed:
+            failed.add(row)
+            raise ValueError("once")
+        await asyncio.sleep(0.05)
+        told.add(row)
+
+    async def write(value: str) -> set[Any]:
+        rows = {(key, f"row{number}", value) for key in keys for number in range(ROWS)}
+        for key, row_id, _ in rows:
+            await store.client.put(store.name, key, row_id, value)
+        return rows
+
+    fleet = Fleet(store, History(), [])
+    async with store.worker("a", keys, handler=handler) as stays:
+        async with store.worker("b", keys, handler=handler) as stops:
+            await until(lambda: stays.owned("list") and stops.owned("other"))
+            await fleet.take(Stage.VALIDATE)
+            await write("1")
+            await fleet.take(Stage.SWITCH)
+        await write("2")
+        await fleet.take(Stage.FINISH)
+        wanted = await write("3")
+        await until(lambda: wanted <= told)
+        assert [len(stays.owned(key)) for key in keys] == [PARTITIONS] * 2
 
 
 async def test_a_group_of_an_agent_is_refused_from_validate_on(store: Any) -> None:

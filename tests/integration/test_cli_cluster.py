@@ -38,6 +38,13 @@ def registered(directory: Path, nats_url: str, store: str, *words: str) -> Confi
     return ConfigServiceProcess(directory, nats_url=nats_url, database=database, options=options)
 
 
+def processes(cli: Cli) -> list[dict[str, Any]]:
+    """The services and agents that `cluster list` has."""
+    documents = cli.ok("cluster", "list", "--json").documents
+    assert documents[-1]["kind"] == "fleet"
+    return [each for each in documents if each["kind"] in ("service", "agent")]
+
+
 def wait_registered(service: ConfigServiceProcess) -> None:
     service.process.wait_until(lambda: any("event=cluster.registered" in line for line in service.process.log))
 
@@ -49,7 +56,7 @@ def test_list_and_top(tmp_path: Path, nats_url: str, place: tuple[str, Any]) -> 
     with registered(tmp_path, nats_url, address) as one, registered(tmp_path, nats_url, address) as two:
         wait_registered(one)
         wait_registered(two)
-        found = {each["address"]: each for each in cli.ok("cluster", "list", "--json").documents}
+        found = {each["address"]: each for each in processes(cli)}
         assert set(found) == {one.address, two.address}
         assert {each["state"] for each in found.values()} == {"active"}
         assert sorted(each["leads"] for each in found.values()) == [False, True]
@@ -131,7 +138,7 @@ def test_a_stale_or_unreadable_record_is_called_so(tmp_path: Path, nats_server: 
             await store.create("services.newer", b'{"format": 2}')
 
     asyncio.run(write())
-    newer, stale = cli.ok("cluster", "list", "--json").documents
+    newer, stale = processes(cli)
     assert (stale["state"], stale["last_state"], stale["stale"]) == ("unknown", "active", True)
     assert (newer["state"], newer["problem"]) == ("unknown", "the record has format 2: this build reads up to 1")
     shown = cli.ok("cluster", "list")
@@ -142,9 +149,9 @@ def test_a_stale_or_unreadable_record_is_called_so(tmp_path: Path, nats_server: 
 
 def test_what_can_not_be_read_is_one_sentence(tmp_path: Path, nats_url: str) -> None:
     cli = Cli(tmp_path)
-    for command in ("list", "top"):
-        assert cli.refused("cluster", command).startswith("cluster_store is not given: --cluster-store or RINGCAST_")
-        sentence = cli.refused("cluster", command, "--cluster-store", f"{nats_url}/nothing")
+    assert cli.refused("cluster", "list").startswith("cluster_store is not given: --cluster-store or RINGCAST_")
+    for words in (("cluster", "list"), ("cluster", "top"), ("top",)):
+        sentence = cli.refused(*words, "--cluster-store", f"{nats_url}/nothing")
         assert sentence == "bucket 'nothing': NATS answers 'stream not found' (10059)"
 
 
@@ -158,6 +165,6 @@ def test_the_rights_of_the_accounts_are_enough(tmp_path: Path) -> None:
         cli = Cli(tmp_path, cluster_store=address, user="cluster-tools", password="pw-of-cluster-tools", timeout_s="60")
         with server.service(tmp_path / "service", "--cluster-store", address) as service:
             wait_registered(service)
-            (found,) = cli.ok("cluster", "list", "--json").documents
+            (found,) = processes(cli)
             assert found["address"] == service.address
         assert server.violations() == []

@@ -31,6 +31,7 @@ _COMMANDS: Final = {
     "watch": ("ringcast_cli._watch_command", "Take part as a worker and print each change."),
     "topology": ("ringcast_cli._topology_command", "Show which worker owns what."),
     "lag": ("ringcast_cli._lag_command", "Show how far each worker is, and who does not answer."),
+    "top": ("ringcast_cli._top_command", "Show workers, services and agents live, with rates and lags."),
     "why": ("ringcast_cli._why_command", "Show where a row is stuck on its way to its worker."),
     "doctor": ("ringcast_cli._doctor_command", "Check a whole deployment, and say what to do."),
     "drain": ("ringcast_cli._wishes_commands", "Have a worker give its partitions to others (strategy sticky)."),

@@ -21,6 +21,10 @@ _MAX_USER_CHARS: Final = 256
 _MAX_STORE_CHARS: Final = 2048
 
 
+DEFAULT_SERVICE: Final = "127.0.0.1:7420"
+"""Where ``ringcast up`` has the config service."""
+
+
 @dataclass(frozen=True, slots=True)
 class CliConfig:
     """Every setting, resolved."""
@@ -219,7 +223,7 @@ def _worker_id(name: str, raw: Any) -> str | None:
 
 _SETTINGS: Final = {
     "servers": _Setting(_servers, lambda _: "nats://127.0.0.1:4222"),
-    "service": _Setting(_service, lambda _: "127.0.0.1:7420"),
+    "service": _Setting(_service, lambda _: DEFAULT_SERVICE),
     "service_tls_ca_file": _Setting(_file, lambda _: ""),
     "service_tls_cert_file": _Setting(_file, lambda _: ""),
     "service_tls_key_file": _Setting(_file, lambda _: ""),

@@ -161,7 +161,7 @@ async def _lags(
 async def _members(config: CliConfig) -> tuple[SeenMember, ...]:
     from ringcast_meta.cluster import members_of
 
-    from ringcast_cli._cluster_commands import opened_cluster
+    from ringcast_cli._members import opened_cluster
 
     async with opened_cluster(config) as (_, cache):
         return tuple(

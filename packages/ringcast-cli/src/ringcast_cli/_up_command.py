@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 
+from ringcast_cli._config import DEFAULT_SERVICE
 from ringcast_cli._options import settings_of, shared_options
 from ringcast_cli._output import note, print_json
 from ringcast_cli._up import Running, UpOptions, run_up
@@ -69,7 +70,7 @@ def _greet(running: Running) -> None:
     click.echo(f"  NATS            {running.nats}")
     click.echo(f"  config service  {running.service}")
     click.echo(f"  data            {running.data_dir}")
-    if (running.nats, running.service) != ("nats://127.0.0.1:4222", "127.0.0.1:7420"):
+    if (running.nats, running.service) != ("nats://127.0.0.1:4222", DEFAULT_SERVICE):
         click.echo("In another terminal:")
         click.echo(f"  export RINGCAST_SERVERS={running.nats} RINGCAST_SERVICE={running.service}")
 

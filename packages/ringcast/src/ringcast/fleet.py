@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from ringcast_core import row_partition
@@ -100,6 +100,10 @@ class KeyLag:
     """How long the workers took to answer."""
     history: str = ""
     """The history of the key that the config service has; empty: none said."""
+    reports: Mapping[str, WorkerReport] = field(default_factory=dict)
+    """What each worker that answered said, by its id."""
+    loads: Mapping[str, float] = field(default_factory=dict)
+    """The changes a second of what a worker owns, by worker, where it reports them: in stores of exclusive ownership."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +269,8 @@ def _lag(topology: Topology, heads: HeadsReply | None, found: ReportRound) -> Ke
         left_out=found.left_out,
         took_s=found.took_s,
         history=heads.history if heads is not None else "",
+        reports=found.reports,
+        loads=topology.exclusive.loads if topology.exclusive is not None else {},
     )
 
 

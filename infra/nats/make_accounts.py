@@ -136,10 +136,8 @@ def make(
     Raises:
         InvalidInputError: a key is for nobody, or two workers would share an environment variable.
     """
-    own, tools = (
-        service_user(),
-        tools_user(sorted({*tools_stores, *(name for worker in (*workers, *agents) for name in worker.stores)})),
-    )
+    stores = sorted({*tools_stores, *(name for worker in (*workers, *agents) for name in worker.stores)})
+    own, tools = service_user(), tools_user(stores)
     answers = [callout_user()] if callout else []
     found = {
         "WORKER_": [worker_user(worker, prefix=prefix, partitions=partitions) for worker in workers],
@@ -149,7 +147,7 @@ def make(
     answered = [worker.worker_id for worker in workers] + [name for agent in agents for name in agent_names(agent)]
     if twice := {name for name in answered if answered.count(name) > 1}:
         raise InvalidInputError(f"{min(twice)!r} would name two of the workers, the agents, and their workers")
-    of_service = [own, cluster_tools_user()] if cluster_tools else [own]
+    of_service = [own, cluster_tools_user(stores)] if cluster_tools else [own]
     variables = {user.name: variable_of(user) for user in (*of_service, tools, *answers)}
     variables |= {user.name: variable_of(user, kind) for kind, of_kind in found.items() for user in of_kind}
     named: dict[str, str] = {}

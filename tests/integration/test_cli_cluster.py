@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ringcast_client import ConfigServiceClient
 from ringcast_meta import open_store
 from ringcast_meta.cluster import MemberKind, MemberRecord, MemberState, ServiceLoad, encode_member
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, EtcdServer, NatsServer, until
@@ -162,9 +163,24 @@ def test_the_rights_of_the_accounts_are_enough(tmp_path: Path) -> None:
     accounts.write_text(make_accounts("--cluster-tools", *words).stdout)
     with server:
         address = f"{server.url}/config_cluster"
-        cli = Cli(tmp_path, cluster_store=address, user="cluster-tools", password="pw-of-cluster-tools", timeout_s="60")
+        login = {"user": "cluster-tools", "password": "pw-of-cluster-tools"}
+        cli = Cli(tmp_path, cluster_store=address, servers=server.url, timeout_s="60", **login)
         with server.service(tmp_path / "service", "--cluster-store", address) as service:
             wait_registered(service)
-            (found,) = processes(cli)
-            assert found["address"] == service.address
+            asyncio.run(with_a_worker(server, cli, service))
         assert server.violations() == []
+
+
+async def with_a_worker(server: InfraNats, cli: Cli, service: ConfigServiceProcess) -> None:
+    """The user may ask the workers, too. The service is found by what it has registered."""
+    async with ConfigServiceClient(service.address) as client:
+        await client.create_store("gateway", partition_count=4)
+        await client.put("gateway", "blocklist", "row", "value")
+    async with server.worker("worker-0") as worker:
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        await until(lambda: len(worker.owned("blocklist")) == 4)
+        found = (await asyncio.to_thread(cli.ok, "cluster", "list", "--json")).documents
+    assert [each["kind"] for each in found] == ["service", "worker", "fleet"]
+    assert found[0]["address"] == service.address
+    assert (found[1]["id"], found[1]["partitions"]) == ("worker-0", 4)
+    assert (found[2]["whole"], found[2]["missing"]) == (True, [])

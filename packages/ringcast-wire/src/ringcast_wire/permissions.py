@@ -122,15 +122,24 @@ def tools_user(stores: Sequence[str]) -> User:
     return User(TOOLS, publish, listen, why)
 
 
-def cluster_tools_user() -> User:
-    """`ringcast cluster`: reads who is there, and writes which of them are to drain. It is in the account of the config
-    service, whose streams only that account may watch."""
+def cluster_tools_user(stores: Sequence[str] = ()) -> User:
+    """`ringcast cluster` and `top`: reads who is there, asks the workers of the stores how far they are, and writes
+    which processes are to drain. It is in the account of the config service, whose streams only that account may
+    watch."""
     bucket = names.CLUSTER_BUCKET
     publish = [f"{API}.{verb}.KV_{bucket}" for verb in ("STREAM.INFO", "STREAM.MSG.GET")]
     publish += [f"{API}.CONSUMER.CREATE.KV_{bucket}.*.$KV.{bucket}.>", f"{API}.CONSUMER.DELETE.KV_{bucket}.*"]
     publish += [f"$KV.{bucket}.wishes.>"]
-    why = "For `ringcast cluster`: reads which processes are there, writes which are to drain."
-    return User(CLUSTER_TOOLS, publish, [f"{names.TOOLS_INBOX_PREFIX}.>"], why)
+    listen = [f"{names.TOOLS_INBOX_PREFIX}.>"]
+    if stores:
+        kinds = (names.meta_bucket, names.nodes_bucket, names.owners_bucket, names.wishes_bucket)
+        buckets = [names.LEASES_BUCKET, *(make(store) for make in kinds for store in stores)]
+        publish += [f"{API}.{verb}.KV_{each}" for each in buckets for verb in ("STREAM.INFO", "DIRECT.GET")]
+        publish += [names.fetch_subject(store, "*", names.FETCH_HEADS) for store in stores]
+        publish += [names.report_subject(store, "*") for store in stores]
+        listen += [names.reported_subject(store, "*", "*", "*") for store in stores]
+    why = "For `ringcast cluster` and `top`: reads who is there and how far it is, writes which are to drain."
+    return User(CLUSTER_TOOLS, publish, listen, why)
 
 
 def worker_user(worker: Worker, *, prefix: str, partitions: int) -> User:

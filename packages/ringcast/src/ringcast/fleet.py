@@ -103,7 +103,7 @@ class KeyLag:
     reports: Mapping[str, WorkerReport] = field(default_factory=dict)
     """What each worker that answered said, by its id."""
     loads: Mapping[str, float] = field(default_factory=dict)
-    """The changes a second of what a worker owns, by worker, where it reports them: in stores of exclusive ownership."""
+    """The changes a second of what a worker owns, by worker: in stores of exclusive ownership, where they report it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -364,7 +364,10 @@ def fleet_headline(look: FleetLook) -> str:
 def fleet_warnings(look: FleetLook) -> list[str]:
     """Why it is not the whole fleet, and which partitions nobody has, in sentences."""
     found = [visible(sentence) for sentence in look.missing]
-    found += [f"{place}: {count} partitions have no owner that answers" for place, count in look.unowned.items()]
+    if look.unowned:
+        some = [f"{place} ({count})" for place, count in list(look.unowned.items())[:_SHOWN]]
+        more = f" and of {len(look.unowned) - _SHOWN} more keys" if len(look.unowned) > _SHOWN else ""
+        found.append(f"no worker that answered owns partitions of {', '.join(some)}{more}")
     if look.full:
         found.append(f"{', '.join(look.full)}: mode FULL, in which a worker that does not answer is not seen")
     return found

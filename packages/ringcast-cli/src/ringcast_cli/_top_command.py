@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from contextlib import AsyncExitStack, nullcontext
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 _LATE_S: Final = 3.0
 """How much longer than its due time a look may take, before the picture says that it is old."""
 _LEAST_ROWS: Final = 5
+_AGAIN_S: Final = 0.5
 
 store_option = click.option(
     "--store", "stores", multiple=True, metavar="STORE", help="Only the workers of this store; may be repeated."
@@ -82,16 +84,27 @@ async def _top(config: CliConfig, stores: tuple[str, ...], once: bool, every_s: 
 
             live = Live(console=console(), screen=True, auto_refresh=False)
         with nullcontext() if live is None else live, stopped_by_signals():
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(fleet.run(every_s))
+            async with _looking(fleet, every_s) as looking:
                 await fleet.looked(every_s)
-                while True:
+                while not looking.done():
                     look = fleet.latest(every_s + patience_s + _LATE_S)
                     if live is None:
                         _print(config, cache, look)
                     else:
                         live.update(_picture(cache, look), refresh=True)
-                    await asyncio.sleep(every_s)
+                    await asyncio.wait({looking}, timeout=every_s)
+                looking.result()
+
+
+@asynccontextmanager
+async def _looking(fleet: Fleet, every_s: float) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(fleet.run(every_s))
+    try:
+        yield task
+    finally:
+        while not task.done():
+            task.cancel()  # a connection to NATS that is being made may take one for its own, and go on
+            await asyncio.wait({task}, timeout=_AGAIN_S)
 
 
 def _members(cache: LocalCache | None) -> list[Member]:

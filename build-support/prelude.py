@@ -154,11 +154,12 @@ ROOMS = (
             ("migrations", ("repository",)),
             ("lifecycle", ("maintenance", "migrations", "nats", "repository")),
             ("policies", ("repository",)),
+            ("releases", ("histories", "writes", "telemetry", "repository")),
             ("handlers", ("lifecycle", "histories", "nats", "writes", "telemetry", "repository", "permits", "caller")),
             (
                 "grpc",
                 (
-                    *("handlers", "lifecycle", "policies", "nats", "writes", "telemetry", "repository"),
+                    *("handlers", "lifecycle", "policies", "releases", "nats", "writes", "telemetry", "repository"),
                     *("access", "audit", "logins", "security", "refusals", "permits", "caller", "broker_state"),
                 ),
             ),

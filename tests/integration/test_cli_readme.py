@@ -19,6 +19,7 @@ from tests.integration.cli_process import Cli
 ROOT = Path(__file__).parents[2]
 README = ROOT / "packages/ringcast-cli/README.md"
 ENCRYPTION = ROOT / "docs/encryption.md"
+RELEASES = ROOT / "docs/releases.md"
 _BLOCK = re.compile(r"^```(console|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -64,7 +65,11 @@ def _matches(wanted: str, got: str) -> bool:
     return re.fullmatch(pattern, got) is not None
 
 
-@pytest.mark.parametrize(("page", "least"), [(README, 12), (ENCRYPTION, 16)], ids=["readme", "encryption"])
+@pytest.mark.parametrize(
+    ("page", "least"),
+    [(README, 12), (ENCRYPTION, 16), (RELEASES, 10)],
+    ids=["readme", "encryption", "releases"],
+)
 def test_every_console_example(page: Path, least: int, environment: dict[str, str], tmp_path: Path) -> None:
     examples = _examples(page)
     assert len(examples) >= least, "the page has lost its examples"

@@ -51,6 +51,8 @@ FROZEN = [
     "PlainRow",
     "ProtocolError",
     "RandomSource",
+    "ReleaseOutcome",
+    "ReleaseState",
     "ReplayAnswer",
     "ReplayOutcome",
     "ReplayRequest",

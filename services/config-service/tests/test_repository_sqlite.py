@@ -74,5 +74,5 @@ async def test_a_newer_schema_is_left_alone(sqlite_bench: Bench) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE schema_version SET version = 9")
     connection.close()
-    with pytest.raises(ConfigError, match="schema version 9: this build knows 7"):
+    with pytest.raises(ConfigError, match="schema version 9: this build knows 8"):
         await make_repository(sqlite_bench.address).open()

@@ -92,7 +92,7 @@ def sync(
 async def _run(config: CliConfig, store: str, key: str, given: Input, options: dict[str, Any]) -> int:
     started = time.monotonic()
     with open_input(given) as opened:
-        rows = _Rows(opened)
+        rows = InputRows(opened)
         with opened.bar(given.progress, config) as bar:
             progress = _Progress(bar)
             async with service_client(config) as client:
@@ -125,12 +125,13 @@ async def _run(config: CliConfig, store: str, key: str, given: Input, options: d
     return codes.FAILED if result.refusal is not None or result.conflicts else codes.OK
 
 
-class _Rows:
-    """The rows of the input; ``line`` is that of the last one. Iterated over in the reading thread."""
+class InputRows:
+    """The rows of an input; ``line`` is that of the last one. Iterated over in the reading thread."""
 
     def __init__(self, opened: OpenInput) -> None:
         self._parsed: Iterator[Parsed] = opened.parsed
         self.line = 0
+        self.ended = False
 
     def __iter__(self) -> Iterator[RowWrite]:
         for item in self._parsed:
@@ -138,6 +139,7 @@ class _Rows:
                 raise item
             self.line, row = item
             yield row
+        self.ended = True
 
 
 _DOING: Final = {SyncPhase.COMPARING: "comparing", SyncPhase.WRITING: "writing"}

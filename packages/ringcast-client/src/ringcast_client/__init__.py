@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         StorePolicyInfo,
         WhoAmI,
     )
+    from ringcast_client._releases import ReleaseInfo, ReleaseKeyInfo, ReleaseRowInfo, StagedRelease
     from ringcast_client._reseal import ResealResult
     from ringcast_client._status import JetStreamStatus, ServiceStatus, StreamStatus
     from ringcast_client._sync import (
@@ -70,6 +71,9 @@ __all__ = [
     "OnInvalid",
     "PutResult",
     "RejectedRow",
+    "ReleaseInfo",
+    "ReleaseKeyInfo",
+    "ReleaseRowInfo",
     "ReplayOutcome",
     "ReplayResult",
     "ResealResult",
@@ -78,6 +82,7 @@ __all__ = [
     "RowRecord",
     "RowWrite",
     "ServiceStatus",
+    "StagedRelease",
     "StoreInfo",
     "StorePolicyInfo",
     "StreamStatus",
@@ -111,6 +116,9 @@ _HOMES = {
     "OnInvalid": "_records",
     "PutResult": "_records",
     "RejectedRow": "_records",
+    "ReleaseInfo": "_releases",
+    "ReleaseKeyInfo": "_releases",
+    "ReleaseRowInfo": "_releases",
     "ReplayOutcome": "_dead_letters",
     "ReplayResult": "_dead_letters",
     "ResealResult": "_reseal",
@@ -119,6 +127,7 @@ _HOMES = {
     "RowRecord": "_records",
     "RowWrite": "_records",
     "ServiceStatus": "_status",
+    "StagedRelease": "_releases",
     "StoreInfo": "_records",
     "StorePolicyInfo": "_records",
     "StreamStatus": "_status",

@@ -29,6 +29,7 @@ _READS: Final = frozenset(
     {
         *("Get", "Heads", "List", "History", "GetStore", "ListStores", "WhoAmI", "GetServiceStatus"),
         *("ListRoles", "ListAudit", "ListDeadLetters"),
+        *("ListReleases", "GetRelease", "ListReleaseRows"),
     }
 )
 """They change nothing, so they may be made again wherever they have failed."""

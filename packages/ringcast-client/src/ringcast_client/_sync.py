@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -134,6 +134,19 @@ class Sync:
         Raises:
             SyncRefusedError: too many rows would be deleted.
         """
+        async with self.compared(rows) as (spool, difference, result):
+            if self._options.dry_run:
+                return result
+            conflicts, first_conflicts = await self._write(spool, difference)
+            return replace(result, written=True, conflicts=conflicts, first_conflicts=tuple(first_conflicts))
+
+    @asynccontextmanager
+    async def compared(self, rows: Rows) -> AsyncIterator[tuple[Spool, Difference, SyncResult]]:
+        """What differs, with the spool that has it, as long as the context lasts.
+
+        Raises:
+            SyncRefusedError: too many rows would be deleted, and it is no dry run.
+        """
         info = await self._client.get_store(self._store)
         stored = next((key.rows for key in info.keys if key.name == self._key), 0)
         spool = Spool(info.partition_count)
@@ -145,11 +158,7 @@ class Sync:
             refusal = self._refusal(difference)
             if refusal is not None and not self._options.dry_run:
                 raise refusal
-            result = await asyncio.to_thread(self._result, spool, difference, refusal)
-            if not self._options.dry_run:
-                conflicts = await self._write(spool, difference)
-                result = replace(result, written=True, conflicts=conflicts[0], first_conflicts=tuple(conflicts[1]))
-            return result
+            yield spool, difference, await asyncio.to_thread(self._result, spool, difference, refusal)
         finally:
             spool.close()
 

@@ -63,7 +63,7 @@ class SyncWrite:
 
     async def _bulk(self) -> None:
         start = self._place
-        rows = (_conditional(planned) for planned in self._spool.planned(start))
+        rows = (conditional(planned) for planned in self._spool.planned(start))
         # The job id: a batch that is sent again after a broken connection must not fail on what it wrote itself.
         job_id = f"sync-{secrets.token_hex(16)}"
         reason = self._reason
@@ -73,7 +73,7 @@ class SyncWrite:
     async def _one_by_one(self) -> None:
         page = await asyncio.to_thread(lambda: list(self._spool.planned(self._place, _PAGE_ROWS)))
         async with self._client.changes(self._store, self._key) as writer:
-            writes = [self._write(writer, _conditional(planned)) for planned in page]
+            writes = [self._write(writer, conditional(planned)) for planned in page]
             found = await asyncio.gather(*writes, return_exceptions=True)
         for error in found:
             if error is not None:
@@ -106,5 +106,6 @@ class SyncWrite:
         self._on_done(place)
 
 
-def _conditional(planned: PlannedWrite) -> RowWrite:
+def conditional(planned: PlannedWrite) -> RowWrite:
+    """The write, on the condition that the row is as it was compared."""
     return replace(planned.row, if_version=planned.version, if_absent=planned.version is None)

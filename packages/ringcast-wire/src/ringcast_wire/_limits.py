@@ -80,3 +80,13 @@ MAX_DEAD_LETTER_PAGE: Final = 1_000
 DEFAULT_DEAD_LETTER_PAGE: Final = 100
 MAX_REPLAYED_LETTERS: Final = 100
 """Dead letters that one call has replayed."""
+MAX_RELEASE_ROWS: Final = 1_000_000
+"""Rows of one release."""
+MAX_RELEASE_BYTES: Final = 1024 * MIB
+"""Bytes of all rows of one release: ids, values and metadata."""
+MAX_OPEN_RELEASES: Final = 20
+"""Releases of one store that are being staged, staged, being published or being undone."""
+MAX_KEPT_RELEASES: Final = 1_000
+"""Releases of one store that are known; the oldest that are done are forgotten."""
+MAX_RELEASE_PAGE: Final = 100
+"""Releases of one answer."""

@@ -26,6 +26,7 @@ from ringcast_wire._proto.config_pb2_grpc import (
     ConfigServiceStub,
     add_ConfigServiceServicer_to_server,
 )
+from ringcast_wire._releases import ReleaseOutcome, ReleaseState
 from ringcast_wire._service_login import TLS_PREFIX, ServiceLogin, read_tokens
 
 MODES: Final[Mapping[Mode, pb.Mode]] = {mode: getattr(pb, f"MODE_{mode.name}") for mode in Mode}
@@ -42,6 +43,16 @@ STAGES: Final[Mapping[Stage, pb.MigrationStage]] = {
 
 ROLES: Final[Mapping[Role, pb.Role]] = {role: getattr(pb, f"ROLE_{role.name}") for role in Role}
 """The number that each role has in protobuf, under the same name."""
+
+RELEASE_STATES: Final[Mapping[ReleaseState, pb.ReleaseState]] = {
+    state: getattr(pb, f"RELEASE_STATE_{state.name}") for state in ReleaseState
+}
+"""The number that each state of a release has in protobuf, under the same name."""
+
+RELEASE_OUTCOMES: Final[Mapping[ReleaseOutcome, pb.ReleaseOutcome]] = {
+    outcome: getattr(pb, f"RELEASE_OUTCOME_{outcome.name}") for outcome in ReleaseOutcome
+}
+"""The number that each outcome of a row of a release has in protobuf, under the same name."""
 
 SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ConfigService"].full_name
 
@@ -152,6 +163,8 @@ __all__ = [
     "ConfigServiceServicer",
     "ConfigServiceStub",
     "MODES",
+    "RELEASE_OUTCOMES",
+    "RELEASE_STATES",
     "ROLES",
     "SERVICE_NAME",
     "STAGES",

@@ -86,6 +86,7 @@ class App(Lifetime):
             core.handlers,
             core.lifecycle,
             core.policies,
+            core.releases,
             core.access,
             dead_letters,
             status,

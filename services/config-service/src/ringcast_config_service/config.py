@@ -75,6 +75,16 @@ class Config:
         "How long a deleted store or key can be restored; then it is purged.",
         allowed=between(1_000, 3_650 * _DAY_MS),
     )
+    staged_retention_ms: int = duration_ms(
+        "7d",
+        "How long a release may stay staged; then it is dropped.",
+        allowed=between(60_000, 3_650 * _DAY_MS),
+    )
+    release_retention_ms: int = duration_ms(
+        "7d",
+        "How long a published release can be undone: what it replaced is kept for so long.",
+        allowed=between(60_000, 3_650 * _DAY_MS),
+    )
     audit_retention_ms: int = duration_ms(
         "365d", "How long entries of the audit log are kept.", allowed=between(60_000, 3_650 * _DAY_MS)
     )

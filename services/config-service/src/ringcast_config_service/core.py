@@ -22,6 +22,7 @@ from ringcast_config_service.nats.fetch_server import FetchServer
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.nats.relay import Relay
 from ringcast_config_service.policies import Policies
+from ringcast_config_service.releases import Releases, ReleaseWork
 from ringcast_config_service.repository import Repository
 from ringcast_config_service.telemetry import Telemetry
 from ringcast_config_service.writes.group_writer import GroupWriter
@@ -79,6 +80,15 @@ class Core:
             repository, self.provisioner, retention_ms=config.deletion_retention_ms, forget=self._forget
         )
         self.policies = Policies(repository, forget=self.handlers.forget)
+        self._release_work = ReleaseWork(
+            repository,
+            self.histories,
+            self.relay.committed,
+            telemetry.measures,
+            staged_ms=config.staged_retention_ms,
+            kept_ms=config.release_retention_ms,
+        )
+        self.releases = Releases(repository, self._release_work, staged_ms=config.staged_retention_ms)
         self.fetches = FetchServer(
             nc, self.handlers, at_once=config.fetches, waiting=config.waiting_fetches, telemetry=telemetry
         )
@@ -101,6 +111,7 @@ class Core:
             "fetches": self.fetches.run(),
             "account": self.account.run(),
             "audit": self.audit.run(),
+            "releases": self._release_work.run(),
             "maintenance": self.maintenance.run(),
         }
 

@@ -38,6 +38,27 @@ class MigrationStage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MIGRATION_STAGE_SWITCH: _ClassVar[MigrationStage]
     MIGRATION_STAGE_FINISH: _ClassVar[MigrationStage]
 
+class ReleaseState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RELEASE_STATE_UNSPECIFIED: _ClassVar[ReleaseState]
+    RELEASE_STATE_STAGING: _ClassVar[ReleaseState]
+    RELEASE_STATE_STAGED: _ClassVar[ReleaseState]
+    RELEASE_STATE_PUBLISHING: _ClassVar[ReleaseState]
+    RELEASE_STATE_PUBLISHED: _ClassVar[ReleaseState]
+    RELEASE_STATE_UNDOING: _ClassVar[ReleaseState]
+    RELEASE_STATE_UNDONE: _ClassVar[ReleaseState]
+    RELEASE_STATE_DROPPED: _ClassVar[ReleaseState]
+    RELEASE_STATE_EXPIRED: _ClassVar[ReleaseState]
+
+class ReleaseOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RELEASE_OUTCOME_UNSPECIFIED: _ClassVar[ReleaseOutcome]
+    RELEASE_OUTCOME_WAITING: _ClassVar[ReleaseOutcome]
+    RELEASE_OUTCOME_PUBLISHED: _ClassVar[ReleaseOutcome]
+    RELEASE_OUTCOME_SKIPPED: _ClassVar[ReleaseOutcome]
+    RELEASE_OUTCOME_UNDONE: _ClassVar[ReleaseOutcome]
+    RELEASE_OUTCOME_KEPT: _ClassVar[ReleaseOutcome]
+
 class OnInvalid(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ON_INVALID_UNSPECIFIED: _ClassVar[OnInvalid]
@@ -70,6 +91,21 @@ MIGRATION_STAGE_SHADOW: MigrationStage
 MIGRATION_STAGE_VALIDATE: MigrationStage
 MIGRATION_STAGE_SWITCH: MigrationStage
 MIGRATION_STAGE_FINISH: MigrationStage
+RELEASE_STATE_UNSPECIFIED: ReleaseState
+RELEASE_STATE_STAGING: ReleaseState
+RELEASE_STATE_STAGED: ReleaseState
+RELEASE_STATE_PUBLISHING: ReleaseState
+RELEASE_STATE_PUBLISHED: ReleaseState
+RELEASE_STATE_UNDOING: ReleaseState
+RELEASE_STATE_UNDONE: ReleaseState
+RELEASE_STATE_DROPPED: ReleaseState
+RELEASE_STATE_EXPIRED: ReleaseState
+RELEASE_OUTCOME_UNSPECIFIED: ReleaseOutcome
+RELEASE_OUTCOME_WAITING: ReleaseOutcome
+RELEASE_OUTCOME_PUBLISHED: ReleaseOutcome
+RELEASE_OUTCOME_SKIPPED: ReleaseOutcome
+RELEASE_OUTCOME_UNDONE: ReleaseOutcome
+RELEASE_OUTCOME_KEPT: ReleaseOutcome
 ON_INVALID_UNSPECIFIED: OnInvalid
 ON_INVALID_REJECT_BATCH: OnInvalid
 ON_INVALID_SKIP_ROW: OnInvalid
@@ -727,6 +763,176 @@ class Committed(_message.Message):
     partition: int
     version: int
     def __init__(self, partition: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+
+class Release(_message.Message):
+    __slots__ = ("store", "number", "state", "rows", "bytes", "published", "undone", "skipped", "keys", "author", "reason", "staged_at_ms", "changed_by", "change_reason", "changed_at_ms", "rows_kept", "problem")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHED_FIELD_NUMBER: _ClassVar[int]
+    UNDONE_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    STAGED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_BY_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_REASON_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_KEPT_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    number: int
+    state: ReleaseState
+    rows: int
+    bytes: int
+    published: int
+    undone: int
+    skipped: int
+    keys: _containers.RepeatedCompositeFieldContainer[ReleaseKey]
+    author: str
+    reason: str
+    staged_at_ms: int
+    changed_by: str
+    change_reason: str
+    changed_at_ms: int
+    rows_kept: bool
+    problem: str
+    def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., state: _Optional[_Union[ReleaseState, str]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., published: _Optional[int] = ..., undone: _Optional[int] = ..., skipped: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[ReleaseKey, _Mapping]]] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., staged_at_ms: _Optional[int] = ..., changed_by: _Optional[str] = ..., change_reason: _Optional[str] = ..., changed_at_ms: _Optional[int] = ..., rows_kept: _Optional[bool] = ..., problem: _Optional[str] = ...) -> None: ...
+
+class ReleaseKey(_message.Message):
+    __slots__ = ("key", "added", "changed", "deleted")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ADDED_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    added: int
+    changed: int
+    deleted: int
+    def __init__(self, key: _Optional[str] = ..., added: _Optional[int] = ..., changed: _Optional[int] = ..., deleted: _Optional[int] = ...) -> None: ...
+
+class StageReleaseRequest(_message.Message):
+    __slots__ = ("store", "stage_id", "sequence", "rows", "complete", "reason")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    STAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    stage_id: str
+    sequence: int
+    rows: _containers.RepeatedCompositeFieldContainer[KeyedWrite]
+    complete: bool
+    reason: str
+    def __init__(self, store: _Optional[str] = ..., stage_id: _Optional[str] = ..., sequence: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[KeyedWrite, _Mapping]]] = ..., complete: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ListReleasesRequest(_message.Message):
+    __slots__ = ("store", "before", "limit")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    before: int
+    limit: int
+    def __init__(self, store: _Optional[str] = ..., before: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListReleasesResponse(_message.Message):
+    __slots__ = ("releases",)
+    RELEASES_FIELD_NUMBER: _ClassVar[int]
+    releases: _containers.RepeatedCompositeFieldContainer[Release]
+    def __init__(self, releases: _Optional[_Iterable[_Union[Release, _Mapping]]] = ...) -> None: ...
+
+class GetReleaseRequest(_message.Message):
+    __slots__ = ("store", "number")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    number: int
+    def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
+
+class ChangeReleaseRequest(_message.Message):
+    __slots__ = ("store", "number", "reason")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    number: int
+    reason: str
+    def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ListReleaseRowsRequest(_message.Message):
+    __slots__ = ("store", "number", "after", "limit", "conflicts_only")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CONFLICTS_ONLY_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    number: int
+    after: int
+    limit: int
+    conflicts_only: bool
+    def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., after: _Optional[int] = ..., limit: _Optional[int] = ..., conflicts_only: _Optional[bool] = ...) -> None: ...
+
+class ListReleaseRowsResponse(_message.Message):
+    __slots__ = ("rows", "next")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedCompositeFieldContainer[ReleaseRow]
+    next: int
+    def __init__(self, rows: _Optional[_Iterable[_Union[ReleaseRow, _Mapping]]] = ..., next: _Optional[int] = ...) -> None: ...
+
+class ReleaseRow(_message.Message):
+    __slots__ = ("place", "key", "partition", "row_id", "deleted", "value", "metadata", "staged_version", "existed", "old_value", "old_metadata", "found_version", "outcome", "version", "undo_version")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class OldMetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ROW_ID_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    STAGED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    EXISTED_FIELD_NUMBER: _ClassVar[int]
+    OLD_VALUE_FIELD_NUMBER: _ClassVar[int]
+    OLD_METADATA_FIELD_NUMBER: _ClassVar[int]
+    FOUND_VERSION_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    UNDO_VERSION_FIELD_NUMBER: _ClassVar[int]
+    place: int
+    key: str
+    partition: int
+    row_id: str
+    deleted: bool
+    value: str
+    metadata: _containers.ScalarMap[str, str]
+    staged_version: int
+    existed: bool
+    old_value: str
+    old_metadata: _containers.ScalarMap[str, str]
+    found_version: int
+    outcome: ReleaseOutcome
+    version: int
+    undo_version: int
+    def __init__(self, place: _Optional[int] = ..., key: _Optional[str] = ..., partition: _Optional[int] = ..., row_id: _Optional[str] = ..., deleted: _Optional[bool] = ..., value: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., staged_version: _Optional[int] = ..., existed: _Optional[bool] = ..., old_value: _Optional[str] = ..., old_metadata: _Optional[_Mapping[str, str]] = ..., found_version: _Optional[int] = ..., outcome: _Optional[_Union[ReleaseOutcome, str]] = ..., version: _Optional[int] = ..., undo_version: _Optional[int] = ...) -> None: ...
 
 class WriteBatch(_message.Message):
     __slots__ = ("store", "key", "sequence", "rows", "on_invalid", "skip_unchanged", "row_ids", "values", "idempotency_key", "reason")

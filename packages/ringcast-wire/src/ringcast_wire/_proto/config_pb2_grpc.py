@@ -159,6 +159,41 @@ class ConfigServiceStub:
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.WriteBatch.SerializeToString,
                 response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.WriteResult.FromString,
                 _registered_method=True)
+        self.StageRelease = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/StageRelease',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.StageReleaseRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+                _registered_method=True)
+        self.ListReleases = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/ListReleases',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ListReleasesRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ListReleasesResponse.FromString,
+                _registered_method=True)
+        self.GetRelease = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/GetRelease',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.GetReleaseRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+                _registered_method=True)
+        self.ListReleaseRows = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/ListReleaseRows',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ListReleaseRowsRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ListReleaseRowsResponse.FromString,
+                _registered_method=True)
+        self.PublishRelease = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/PublishRelease',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+                _registered_method=True)
+        self.UndoRelease = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/UndoRelease',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+                _registered_method=True)
+        self.DropRelease = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/DropRelease',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+                _registered_method=True)
         self.Get = channel.unary_unary(
                 '/ringcast.config.v1.ConfigService/Get',
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.GetRequest.SerializeToString,
@@ -377,6 +412,58 @@ class ConfigServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StageRelease(self, request, context):
+        """Releases: changes to several keys of a store that are staged first, where no worker and no reader sees them, and
+        published later. A release has a number within its store.
+
+        Stages rows: a call for each batch, all with one stage_id. The last one says that it is complete.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListReleases(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetRelease(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListReleaseRows(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PublishRelease(self, request, context):
+        """Begins to publish a staged release, unless one of its rows has changed since it was staged (CONDITION_FAILED). The
+        service goes on by itself, whatever happens to the caller or to an instance: GetRelease tells how far it is. The same
+        call again changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UndoRelease(self, request, context):
+        """Begins to write back what the rows of a release were before it, in the same way. A row that was written since stays
+        as it is. A release that is undone can't be published again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DropRelease(self, request, context):
+        """Drops a release that is not published.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Get(self, request, context):
         """Reads, for tools and applications beside the workers (workers read over NATS).
         """
@@ -553,6 +640,41 @@ def add_ConfigServiceServicer_to_server(servicer, server):
                     servicer.Write,
                     request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.WriteBatch.FromString,
                     response_serializer=ringcast__wire_dot___proto_dot_config__pb2.WriteResult.SerializeToString,
+            ),
+            'StageRelease': grpc.unary_unary_rpc_method_handler(
+                    servicer.StageRelease,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.StageReleaseRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.Release.SerializeToString,
+            ),
+            'ListReleases': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListReleases,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ListReleasesRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.ListReleasesResponse.SerializeToString,
+            ),
+            'GetRelease': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRelease,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.GetReleaseRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.Release.SerializeToString,
+            ),
+            'ListReleaseRows': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListReleaseRows,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ListReleaseRowsRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.ListReleaseRowsResponse.SerializeToString,
+            ),
+            'PublishRelease': grpc.unary_unary_rpc_method_handler(
+                    servicer.PublishRelease,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.Release.SerializeToString,
+            ),
+            'UndoRelease': grpc.unary_unary_rpc_method_handler(
+                    servicer.UndoRelease,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.Release.SerializeToString,
+            ),
+            'DropRelease': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropRelease,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.Release.SerializeToString,
             ),
             'Get': grpc.unary_unary_rpc_method_handler(
                     servicer.Get,
@@ -1265,6 +1387,195 @@ class ConfigService:
             '/ringcast.config.v1.ConfigService/Write',
             ringcast__wire_dot___proto_dot_config__pb2.WriteBatch.SerializeToString,
             ringcast__wire_dot___proto_dot_config__pb2.WriteResult.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StageRelease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/StageRelease',
+            ringcast__wire_dot___proto_dot_config__pb2.StageReleaseRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListReleases(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/ListReleases',
+            ringcast__wire_dot___proto_dot_config__pb2.ListReleasesRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.ListReleasesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRelease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/GetRelease',
+            ringcast__wire_dot___proto_dot_config__pb2.GetReleaseRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListReleaseRows(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/ListReleaseRows',
+            ringcast__wire_dot___proto_dot_config__pb2.ListReleaseRowsRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.ListReleaseRowsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PublishRelease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/PublishRelease',
+            ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UndoRelease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/UndoRelease',
+            ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DropRelease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/DropRelease',
+            ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,7 @@ from ringcast_config_service.grpc.messages import (
     row_message,
 )
 from ringcast_config_service.grpc.policy_calls import PolicyCalls
+from ringcast_config_service.grpc.release_calls import ReleaseCalls
 from ringcast_config_service.grpc.role_calls import RoleCalls
 from ringcast_config_service.grpc.rows import authorship, call_terms, delete_input, keyed_rows, put_input
 from ringcast_config_service.grpc.status_calls import StatusCalls
@@ -46,6 +47,7 @@ from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.lifecycle import Lifecycle
 from ringcast_config_service.logins import Logins
 from ringcast_config_service.policies import Policies
+from ringcast_config_service.releases import Releases
 from ringcast_config_service.repository import HistoryFilter, ListedRow, ListFilter, Revision, WriteOutcome
 from ringcast_config_service.security import Security
 from ringcast_config_service.telemetry import Telemetry
@@ -78,6 +80,7 @@ class GrpcServer:
         handlers: Handlers,
         lifecycle: Lifecycle,
         policies: Policies,
+        releases: Releases,
         access: Access,
         dead_letters: DeadLetterCalls,
         status: StatusCalls,
@@ -109,6 +112,7 @@ class GrpcServer:
                 handlers,
                 lifecycle,
                 policies,
+                releases,
                 access,
                 dead_letters,
                 status,
@@ -173,7 +177,7 @@ class GrpcServer:
         await self._server.stop(grace_s)
 
 
-class _Servicer(StoreCalls, PolicyCalls, RoleCalls, AuditCalls):
+class _Servicer(StoreCalls, PolicyCalls, ReleaseCalls, RoleCalls, AuditCalls):
     """Every method hands its work to :func:`answer`, which maps errors."""
 
     def __init__(
@@ -181,6 +185,7 @@ class _Servicer(StoreCalls, PolicyCalls, RoleCalls, AuditCalls):
         handlers: Handlers,
         lifecycle: Lifecycle,
         policies: Policies,
+        releases: Releases,
         access: Access,
         dead_letters: DeadLetterCalls,
         status: StatusCalls,
@@ -192,6 +197,7 @@ class _Servicer(StoreCalls, PolicyCalls, RoleCalls, AuditCalls):
     ) -> None:
         StoreCalls.__init__(self, handlers, lifecycle, access)
         PolicyCalls.__init__(self, policies)
+        ReleaseCalls.__init__(self, releases)
         AuditCalls.__init__(self, audit)
         self._dead_letters = dead_letters
         self._status = status

@@ -54,6 +54,14 @@ from ringcast_config_service.repository.parts import (
     StoreRepository,
 )
 from ringcast_config_service.repository.policies import PolicyChange
+from ringcast_config_service.repository.release_records import (
+    Release,
+    ReleaseRepository,
+    ReleaseRow,
+    StageBatch,
+    StagedRow,
+    Step,
+)
 
 __all__ = [
     "DatabaseConnection",
@@ -65,6 +73,12 @@ __all__ = [
     "HistoryRepository",
     "OutboxRepository",
     "RecordMaintenance",
+    "Release",
+    "ReleaseRepository",
+    "ReleaseRow",
+    "StageBatch",
+    "StagedRow",
+    "Step",
     "ALL",
     "AuditFact",
     "AuditFilter",

@@ -92,7 +92,8 @@ class StoreInfo:
 class RowWrite(NamedTuple):
     """One checked row. ``value`` is ``None`` for a delete; ``size`` is what :func:`ringcast_wire.check_row` said.
 
-    ``condition`` is the version that the live row has to have, 0 where there must be none, ``None`` for no condition.
+    ``condition`` is the version that the live row has to have, 0 where there must be none, ``None`` for no condition. A
+    negative one: there must be no live row, and if its tombstone is there it has to have this version.
     """
 
     partition: int
@@ -194,7 +195,8 @@ class WriteRequest:
     ``skip_unchanged``: rows that are there with the same value and metadata are not written again. ``mark``: if a
     request with its key was written before, its outcome is this one's, and nothing is written; of a bundle the first
     request has it. ``generation``: the repository's when the request was let in; once that has risen, the request is
-    refused. ``by``: the history has it with each row.
+    refused. ``by``: the history has it with each row. ``skip_conflicts``: a row whose condition does not hold is left
+    as it is, and the others are written.
     """
 
     store: StoreRecord
@@ -208,6 +210,7 @@ class WriteRequest:
     bundle: Bundle | None = None
     permit: Permit = field(default_factory=Permit)
     by: Authorship = NOBODY
+    skip_conflicts: bool = False
     bytes: int = field(init=False)
     partitions: frozenset[int] = field(init=False)
     """Those that its rows are in."""

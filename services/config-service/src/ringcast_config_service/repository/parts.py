@@ -1,6 +1,6 @@
 """What a system of record offers, as one Protocol for each kind of use: a component takes those that it calls.
 
-A further kind (releases) is one more Protocol here, and one more attribute of :class:`Repository`.
+A further kind is one more Protocol here, and one more attribute of :class:`Repository`.
 
 Every call may raise :class:`ringcast_wire.UnavailableError` when the database can't be reached or refuses, and reads
 raise ``UnknownStoreError`` and ``UnknownKeyError``, or of what is deleted ``StoreDeletedError`` and
@@ -42,6 +42,7 @@ from ringcast_config_service.repository.base import (
 from ringcast_config_service.repository.counts import WrongCount
 from ringcast_config_service.repository.lead import Lead, LeadRepository
 from ringcast_config_service.repository.policies import PolicyChange
+from ringcast_config_service.repository.release_records import ReleaseRepository
 
 
 class DatabaseConnection(Protocol):
@@ -423,6 +424,10 @@ class Repository(DatabaseConnection, DatabaseClock, Protocol):
     @property
     def writer(self) -> RowWriter:
         """Groups of writes."""
+
+    @property
+    def releases(self) -> ReleaseRepository:
+        """Staged rows."""
 
     @property
     def histories(self) -> HistoryRepository:

@@ -15,7 +15,6 @@ from ringcast_wire import (
     NO_POLICY,
     WIRE_VERSION,
     Change,
-    ConditionFailedError,
     Event,
     InvalidInputError,
     LimitExceededError,
@@ -41,6 +40,7 @@ from ringcast_config_service.repository.base import (
     WriteRequest,
     new_history_id,
 )
+from ringcast_config_service.repository.conditions import condition_failed
 from ringcast_config_service.repository.packing import pack_outcomes, unpack_metadata, unpack_outcomes
 from ringcast_config_service.repository.policies import check_key_count
 
@@ -383,25 +383,25 @@ class _Planner:
             and unpack_metadata(content.metadata) == (row.metadata or None)
         )
 
-    def _check_condition(self, ref: RowRef, wanted: int) -> None:
-        found = self._state.versions[ref] if ref in self._state.live else 0
+    def _found_version(self, ref: RowRef) -> int:
+        """The version of the live row, 0 if there is none, and that of a tombstone below 0."""
         if (planned := self.plan.rows.get(ref)) is not None:
-            found = 0 if planned.value is None else planned.version
-        if found == wanted:
-            return
-        place = f"{ref.key.store}/{ref.key.name} has"
-        if not found:
-            said = f"{place} no row {shown(ref.row_id)}: version {wanted} was expected, nothing was written"
-        else:
-            expected = f"version {wanted}" if wanted else "no row"
-            said = f"{place} row {shown(ref.row_id)} at version {found}: {expected} was expected, nothing was written"
-        raise ConditionFailedError(said, field="if_version" if wanted else "if_absent", found_version=found)
+            return -planned.version if planned.value is None else planned.version
+        version = self._state.versions.get(ref, 0)
+        return version if ref in self._state.live else -version
+
+    def _holds(self, ref: RowRef, wanted: int) -> bool:
+        found = self._found_version(ref)
+        return found == wanted or (wanted == 0 and found < 0) or (wanted < 0 and found == 0)
 
     def _row(self, ref: RowRef, row: RowWrite, tallies: dict[int, Tally], request: WriteRequest) -> PlannedRow | None:
         """The next revision of a row, or ``None`` where nothing is to be written."""
         before = self._live_size(ref)
-        if row.condition is not None:
-            self._check_condition(ref, row.condition)
+        if row.condition is not None and not self._holds(ref, row.condition):
+            if request.skip_conflicts:
+                return None
+            found = max(0, self._found_version(ref))
+            raise condition_failed(f"{ref.key.store}/{ref.key.name}", ref.row_id, row.condition, found)
         if before is None:
             if row.value is None:
                 return None

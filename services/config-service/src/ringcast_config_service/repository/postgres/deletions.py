@@ -126,7 +126,11 @@ class PostgresDeletions:
                     if (partition := await db.fetchval(first, key_id)) is not None:
                         return count(await db.execute(purge, key_id, partition, PURGE_ROWS))
                 if key is not None:  # those of a store go with its record
+                    if removed := count(await db.execute(Sql.PURGE_RELEASE_ROWS, store, key, PURGE_ROWS)):
+                        return removed
                     return count(await db.execute(Sql.PURGE_MARKS, store, mapping.mark_of(key), PURGE_ROWS))
+            if key is None and await db.fetchval(Sql.IS_EXPIRED, store) is not None:
+                return count(await db.execute(Sql.PURGE_RELEASE_ROWS, store, "", PURGE_ROWS))
             return 0
 
         return await transact_as(self._sessions, lead, work)
@@ -141,6 +145,13 @@ class PostgresDeletions:
             if count(await db.execute(Sql.DROP_STORE, name)):
                 await db.execute(Sql.DROP_BUDGET, name)
                 await db.execute(Sql.DROP_MARKS, name)
+                for statement in (
+                    Sql.DROP_RELEASE_ROWS,
+                    Sql.DROP_RELEASE_KEYS,
+                    Sql.DROP_RELEASES,
+                    Sql.DROP_RELEASE_NUMBERS,
+                ):
+                    await db.execute(statement, name)
                 await db.execute(Sql.DROP_EVENTS, mapping.store_event_subjects(name))
                 await add_facts(db, [audit.fact(SERVICE, "PurgeStore", name)])
 

@@ -24,6 +24,7 @@ from ringcast_config_service.repository.postgres.maintenance import PostgresMain
 from ringcast_config_service.repository.postgres.outbox import PostgresOutbox
 from ringcast_config_service.repository.postgres.policies import PostgresPolicies
 from ringcast_config_service.repository.postgres.reader import PostgresReader
+from ringcast_config_service.repository.postgres.releases import PostgresReleases
 from ringcast_config_service.repository.postgres.roles import PostgresRoles
 from ringcast_config_service.repository.postgres.session import Connection, Sessions, said
 from ringcast_config_service.repository.postgres.stores import PostgresStores
@@ -66,6 +67,7 @@ class PostgresRepository:
         self.policies = PostgresPolicies(self._sessions)
         self.reader = PostgresReader(self._sessions)
         self.writer = PostgresWriter(self._sessions, self._watch)
+        self.releases = PostgresReleases(self._sessions, self._watch)
         self.histories = PostgresHistories(self._sessions, self._watch)
         self.events = PostgresOutbox(self._sessions)
         self.roles = PostgresRoles(self._sessions)

@@ -160,5 +160,77 @@ CREATE TABLE IF NOT EXISTS maintenance (
     until_ms BIGINT NOT NULL,
     done_ms BIGINT NOT NULL
 );
+-- The last number of a release that each store has given. Its row is locked while a release is added.
+CREATE TABLE IF NOT EXISTS release_numbers (
+    store {text} PRIMARY KEY,
+    last BIGINT NOT NULL
+);
+
+-- Releases. state is how far one is, work what is to be done with its rows ('publish', 'undo' or 'remove', '' for
+-- nothing) and reached the place of the last row that it has been done with. kept: its rows are still there. Publishing,
+-- undoing and removing go on in transactions that lock the row of the release, then the heads.
+CREATE TABLE IF NOT EXISTS releases (
+    store {text} NOT NULL,
+    number BIGINT NOT NULL,
+    stage_id {text} NOT NULL,
+    state TEXT NOT NULL,
+    work TEXT NOT NULL,
+    kept BOOLEAN NOT NULL,
+    row_count BIGINT NOT NULL,
+    byte_count BIGINT NOT NULL,
+    batches BIGINT NOT NULL,
+    reached BIGINT NOT NULL,
+    published BIGINT NOT NULL,
+    undone BIGINT NOT NULL,
+    skipped BIGINT NOT NULL,
+    author TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    changed_by TEXT NOT NULL,
+    change_reason TEXT NOT NULL,
+    problem TEXT NOT NULL,
+    staged_at_ms BIGINT NOT NULL,
+    changed_at_ms BIGINT NOT NULL,
+    worked_at_ms BIGINT NOT NULL,
+    PRIMARY KEY (store, number),
+    UNIQUE (store, stage_id)
+);
+
+-- The keys of releases that are staged. key_id: of the key that their rows were compared with, null as long as the key
+-- is not there; a key that was purged and created again is another one.
+CREATE TABLE IF NOT EXISTS release_keys (
+    store {text} NOT NULL,
+    number BIGINT NOT NULL,
+    config_key {text} NOT NULL,
+    key_id BIGINT,
+    added BIGINT NOT NULL,
+    changed BIGINT NOT NULL,
+    deleted BIGINT NOT NULL,
+    PRIMARY KEY (store, number, config_key)
+);
+
+-- The rows of releases, in the order in which they are published. value is null for a delete. base: the version of the
+-- live row that the change was made for, 0 if there was none. old_*: what the row held at that version, kept when the
+-- row is published. version and undo_version: what it was published and written back with, 0 if it was not.
+CREATE TABLE IF NOT EXISTS release_rows (
+    store {text} NOT NULL,
+    number BIGINT NOT NULL,
+    place BIGINT NOT NULL,
+    config_key {text} NOT NULL,
+    partition BIGINT NOT NULL,
+    row_id {text} NOT NULL,
+    value TEXT,
+    metadata TEXT,
+    size BIGINT NOT NULL,
+    base BIGINT NOT NULL,
+    outcome TEXT NOT NULL,
+    version BIGINT NOT NULL,
+    undo_version BIGINT NOT NULL,
+    old_value TEXT,
+    old_metadata TEXT,
+    old_size BIGINT NOT NULL,
+    PRIMARY KEY (store, number, place),
+    UNIQUE (store, number, config_key, row_id)
+);
+
 -- The last statement: when the version is there, everything is.
 INSERT INTO schema_version (one, version) VALUES (1, {version}) ON CONFLICT (one) DO NOTHING

@@ -1,9 +1,9 @@
 """Every SQL statement of the service, by its name: ``Postgres.GET_STORE``, ``Sqlite.GET_STORE``.
 
 The texts are in ``queries.sql``, ``schema.sql`` and ``upgrades.sql``, those of the audit log in ``audit_queries.sql``
-and ``audit_schema.sql``: those in this folder are for all databases, those
-in ``postgres/`` for PostgreSQL and CockroachDB, those in ``sqlite/`` for SQLite. Nothing is changed in a text but what
-this module does:
+and ``audit_schema.sql``, those of releases in ``release_queries.sql``: those in this folder are for all databases,
+those in ``postgres/`` for PostgreSQL and CockroachDB, those in ``sqlite/`` for SQLite. Nothing is changed in a
+text but what this module does:
 
 - ``{name}`` becomes the fragment of that name. A fragment that differs by database (``now_ms``) is in each one's file.
 - For SQLite the parameters of shared statements are numbered ``?1`` instead of ``$1``, and lose their casts
@@ -22,10 +22,16 @@ from ringcast_wire.audit import GENESIS
 
 from ringcast_config_service.repository.sql.loader import Block, insert, read_blocks, read_schema, read_upgrades
 
-SCHEMA_VERSION: Final = 7
+SCHEMA_VERSION: Final = 8
 
 PATHS: Final = {
-    database: ("sql/queries.sql", "sql/audit_queries.sql", f"{database}/queries.sql", f"{database}/audit_queries.sql")
+    database: (
+        "sql/queries.sql",
+        "sql/audit_queries.sql",
+        "sql/release_queries.sql",
+        f"{database}/queries.sql",
+        f"{database}/audit_queries.sql",
+    )
     for database in ("postgres", "sqlite")
 }
 """Where the statements of each database are."""

@@ -87,3 +87,66 @@ UPDATE schema_version SET version = 6 WHERE version = 5
 -- Stores can migrate to exclusive ownership.
 ALTER TABLE stores ADD COLUMN {if_not_exists} migration TEXT;
 UPDATE schema_version SET version = 7 WHERE version = 6
+
+-- UPGRADE_8 --
+-- There are releases.
+CREATE TABLE IF NOT EXISTS release_numbers (
+    store {text} PRIMARY KEY,
+    last BIGINT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS releases (
+    store {text} NOT NULL,
+    number BIGINT NOT NULL,
+    stage_id {text} NOT NULL,
+    state TEXT NOT NULL,
+    work TEXT NOT NULL,
+    kept BOOLEAN NOT NULL,
+    row_count BIGINT NOT NULL,
+    byte_count BIGINT NOT NULL,
+    batches BIGINT NOT NULL,
+    reached BIGINT NOT NULL,
+    published BIGINT NOT NULL,
+    undone BIGINT NOT NULL,
+    skipped BIGINT NOT NULL,
+    author TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    changed_by TEXT NOT NULL,
+    change_reason TEXT NOT NULL,
+    problem TEXT NOT NULL,
+    staged_at_ms BIGINT NOT NULL,
+    changed_at_ms BIGINT NOT NULL,
+    worked_at_ms BIGINT NOT NULL,
+    PRIMARY KEY (store, number),
+    UNIQUE (store, stage_id)
+);
+CREATE TABLE IF NOT EXISTS release_keys (
+    store {text} NOT NULL,
+    number BIGINT NOT NULL,
+    config_key {text} NOT NULL,
+    key_id BIGINT,
+    added BIGINT NOT NULL,
+    changed BIGINT NOT NULL,
+    deleted BIGINT NOT NULL,
+    PRIMARY KEY (store, number, config_key)
+);
+CREATE TABLE IF NOT EXISTS release_rows (
+    store {text} NOT NULL,
+    number BIGINT NOT NULL,
+    place BIGINT NOT NULL,
+    config_key {text} NOT NULL,
+    partition BIGINT NOT NULL,
+    row_id {text} NOT NULL,
+    value TEXT,
+    metadata TEXT,
+    size BIGINT NOT NULL,
+    base BIGINT NOT NULL,
+    outcome TEXT NOT NULL,
+    version BIGINT NOT NULL,
+    undo_version BIGINT NOT NULL,
+    old_value TEXT,
+    old_metadata TEXT,
+    old_size BIGINT NOT NULL,
+    PRIMARY KEY (store, number, place),
+    UNIQUE (store, number, config_key, row_id)
+);
+UPDATE schema_version SET version = 8 WHERE version = 7

@@ -98,7 +98,11 @@ class SqliteDeletions:
                     if found := db.execute(first, (key_id,)).fetchall():
                         return db.execute(purge, (key_id, found[0][0], PURGE_ROWS)).rowcount
                 if key is not None:  # those of a store go with its record
+                    if removed := db.execute(Sql.PURGE_RELEASE_ROWS, (store, key, PURGE_ROWS)).rowcount:
+                        return removed
                     return db.execute(Sql.PURGE_MARKS, (store, mapping.mark_of(key), PURGE_ROWS)).rowcount
+            if key is None and db.execute(Sql.IS_EXPIRED, (store,)).fetchall():
+                return db.execute(Sql.PURGE_RELEASE_ROWS, (store, "", PURGE_ROWS)).rowcount
             return 0
 
         return await write_as(self._sessions, lead, work)
@@ -112,6 +116,13 @@ class SqliteDeletions:
             if db.execute(Sql.DROP_STORE, (name,)).rowcount:
                 db.execute(Sql.DROP_BUDGET, (name,))
                 db.execute(Sql.DROP_MARKS, (name,))
+                for statement in (
+                    Sql.DROP_RELEASE_ROWS,
+                    Sql.DROP_RELEASE_KEYS,
+                    Sql.DROP_RELEASES,
+                    Sql.DROP_RELEASE_NUMBERS,
+                ):
+                    db.execute(statement, (name,))
                 db.execute(Sql.DROP_EVENTS, (mapping.store_event_subjects(name),))
                 add_facts(db, [audit.fact(SERVICE, "PurgeStore", name)])
 

@@ -21,6 +21,7 @@ from ringcast_config_service.repository.sqlite.maintenance import SqliteMaintena
 from ringcast_config_service.repository.sqlite.outbox import SqliteOutbox
 from ringcast_config_service.repository.sqlite.policies import SqlitePolicies
 from ringcast_config_service.repository.sqlite.reader import SqliteReader
+from ringcast_config_service.repository.sqlite.releases import SqliteReleases
 from ringcast_config_service.repository.sqlite.roles import SqliteRoles
 from ringcast_config_service.repository.sqlite.session import Sessions
 from ringcast_config_service.repository.sqlite.stores import SqliteStores
@@ -41,6 +42,7 @@ class SqliteRepository:
         self.policies = SqlitePolicies(self._sessions)
         self.reader = SqliteReader(self._sessions)
         self.writer = SqliteWriter(self._sessions)
+        self.releases = SqliteReleases(self._sessions)
         self.histories = SqliteHistories(self._sessions)
         self.events = SqliteOutbox(self._sessions)
         self.roles = SqliteRoles(self._sessions)

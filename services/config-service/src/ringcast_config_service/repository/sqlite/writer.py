@@ -20,14 +20,15 @@ class SqliteWriter:
         self._sessions = sessions
 
     async def write(self, requests: Sequence[WriteRequest], now_ms: int) -> Written:
-        return await self._sessions.write(lambda db: _write(db, requests, now_ms))
+        return await self._sessions.write(lambda db: write(db, requests, now_ms))
 
     @property
     def write_lanes(self) -> int:
         return 1  # a file has one writer
 
 
-def _write(db: sqlite3.Connection, requests: Sequence[WriteRequest], now_ms: int) -> Written:
+def write(db: sqlite3.Connection, requests: Sequence[WriteRequest], now_ms: int) -> Written:
+    """What became of the requests, within a transaction."""
     state = _read_state(db, requests)
     settled = _settle(db, requests, state, now_ms)
     plan = settled.plan

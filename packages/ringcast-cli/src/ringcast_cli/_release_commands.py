@@ -1,0 +1,331 @@
+"""``ringcast release stage|list|show|diff|publish|undo|drop``."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, aclosing
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+from ringcast_client import (
+    DEFAULT_FIRST_ROWS,
+    DEFAULT_MAX_DELETE_SHARE,
+    ConfigServiceClient,
+    InvalidRowError,
+    ReleaseInfo,
+    ReleaseRowInfo,
+    StagedRelease,
+    SyncRefusedError,
+)
+from ringcast_wire import ReleaseOutcome, ReleaseState
+
+from ringcast_cli import _exit_codes as codes
+from ringcast_cli._client import service_client
+from ringcast_cli._config import CliConfig
+from ringcast_cli._options import settings_of, shared_options
+from ringcast_cli._output import note, print_json, print_table, visible
+from ringcast_cli._reading import input_of, open_input, reading_options
+from ringcast_cli._source import BadLineError, InputError
+from ringcast_cli._sync_command import InputRows
+
+_MAX_SHOWN_CHARS: Final = 200
+
+
+@click.group()
+@shared_options("service", "key_ring", "timeout")
+def release() -> None:
+    """Stage changes of several keys, publish them together, undo them."""
+
+
+@release.command()
+@click.argument("store")
+@click.option(
+    "--key", "files", multiple=True, required=True, metavar="KEY=FILE", help="A key and its file; may be repeated."
+)
+@click.option(
+    "--max-delete-share",
+    type=float,
+    default=DEFAULT_MAX_DELETE_SHARE,
+    show_default=True,
+    metavar="SHARE",
+    help="Refuse to delete more than this share of the rows of a key, 0 to 1.",
+)
+@click.option("--allow-empty", is_flag=True, help="Let a FILE without rows delete every row of its key.")
+@click.option(
+    "--show",
+    "first_rows",
+    type=click.IntRange(0, 1_000),
+    default=DEFAULT_FIRST_ROWS,
+    show_default=True,
+    metavar="N",
+    help="How many rows of each kind --json names.",
+)
+@reading_options
+@shared_options("service", "key_ring", "timeout")
+@click.pass_context
+def stage(
+    context: click.Context,
+    /,
+    store: str,
+    files: tuple[str, ...],
+    max_delete_share: float,
+    allow_empty: bool,
+    first_rows: int,
+    **reading: Any,
+) -> int:
+    """Stage what makes each KEY in STORE equal to its FILE, deletions included, as one release.
+
+    Each FILE is read and compared as `ringcast sync` does it. The difference goes to the service, where no worker and
+    no reader sees it until the release is published. Prints the number of the release.
+    """
+    config = settings_of(context)
+    inputs = {key: input_of(context, path, reading) for key, path in _pairs(context, files).items()}
+
+    async def run() -> StagedRelease:
+        with ExitStack() as stack:
+            opened = {key: stack.enter_context(open_input(given)) for key, given in inputs.items()}
+            rows = {key: InputRows(source) for key, source in opened.items()}
+            async with service_client(config) as client:
+                try:
+                    return await client.stage_release(
+                        store,
+                        rows,
+                        max_delete_share=max_delete_share,
+                        allow_empty=allow_empty,
+                        first_rows=first_rows,
+                    )
+                except InvalidRowError as error:
+                    source = next(key for key, read in rows.items() if not read.ended)
+                    raise InputError(
+                        f"{source}: {opened[source].unit} {rows[source].line}: {error}; nothing is staged",
+                        field=error.field,
+                    ) from None
+                except BadLineError as error:
+                    raise InputError(f"{error}; nothing is staged", field=error.field) from None
+                except SyncRefusedError as error:
+                    option = f"--{(error.field or '').replace('_', '-')}"
+                    raise SyncRefusedError(f"{error}: nothing is staged (see {option})", field=error.field) from None
+
+    staged = asyncio.run(run())
+    if config.json:
+        print_json(staged)
+        return codes.OK
+    for found in staged.differences:
+        click.echo(
+            f"{found.store}/{found.key}: {found.added} to add, {found.changed} to change, {found.deleted} to delete, "
+            f"{found.unchanged} unchanged"
+        )
+    if staged.release is None:
+        click.echo("nothing differs: no release is staged")
+    else:
+        click.echo(f"release {staged.release.number} of {store} is staged")
+    return codes.OK
+
+
+def _pairs(context: click.Context, files: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in files:
+        key, equals, path = pair.partition("=")
+        if not equals or not key or not path:
+            raise click.BadParameter(f"{pair!r} is not KEY=FILE", context, param_hint="--key")
+        if key in found:
+            raise click.BadParameter(f"key {key!r} is there twice", context, param_hint="--key")
+        found[key] = path
+    if sum(path == "-" for path in found.values()) > 1:
+        raise click.BadParameter("standard input can be read once", context, param_hint="--key")
+    return found
+
+
+@release.command("list")
+@click.argument("store")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Only the newest N.")
+@shared_options("service", "timeout")
+@click.pass_context
+def list_releases(context: click.Context, store: str, limit: int) -> None:
+    """List the releases of STORE, the newest first."""
+    config = settings_of(context)
+
+    async def run() -> list[ReleaseInfo]:
+        async with service_client(config) as client, aclosing(client.releases(store, limit=limit)) as found:
+            return [one async for one in found]
+
+    found = asyncio.run(run())
+    if config.json:
+        for one in found:
+            print_json(one)
+        return
+    rows = [
+        [str(one.number), str(one.state), str(one.rows), _time(one.staged_at_ms), one.author, one.reason]
+        for one in found
+    ]
+    print_table(["release", "state", "rows", "staged", "by", "reason"], rows, right=frozenset({0, 2}))
+
+
+@release.command()
+@click.argument("store")
+@click.argument("number", type=click.IntRange(1))
+@shared_options("service", "timeout")
+@click.pass_context
+def show(context: click.Context, store: str, number: int) -> None:
+    """Show a release: its state, its keys, who staged and who changed it."""
+    config = settings_of(context)
+
+    async def run() -> ReleaseInfo:
+        async with service_client(config) as client:
+            return await client.release(store, number)
+
+    _print_release(asyncio.run(run()), config)
+
+
+@release.command()
+@click.argument("store")
+@click.argument("number", type=click.IntRange(1))
+@click.option("--conflicts", is_flag=True, help="Only rows that others have written since.")
+@shared_options("service", "key_ring", "timeout")
+@click.pass_context
+def diff(context: click.Context, store: str, number: int, conflicts: bool) -> None:
+    """Print each row of a release: what it adds (+), changes (~) and deletes (-).
+
+    A row that somebody else has written since it was staged, or since it was published, is marked with "!".
+    """
+    config = settings_of(context)
+
+    async def run() -> None:
+        async with (
+            service_client(config) as client,
+            aclosing(client.release_rows(store, number, conflicts_only=conflicts)) as rows,
+        ):
+            async for row in rows:
+                if config.json:
+                    print_json({**asdict(row), "conflict": row.conflict})
+                else:
+                    _print_row(row)
+
+    asyncio.run(run())
+
+
+@release.command()
+@click.argument("store")
+@click.argument("number", type=click.IntRange(1))
+@shared_options("service", "timeout")
+@click.pass_context
+def publish(context: click.Context, store: str, number: int) -> int:
+    """Publish a staged release, and wait until it is done.
+
+    It is refused if one of its rows was written since it was staged: `ringcast release diff --conflicts` names them.
+    Once it has begun the service goes on by itself; the same command again waits for the rest. A row that somebody
+    writes meanwhile stays as it is and is counted as skipped; the exit code is then 1.
+    """
+    return _change(context, store, number, ConfigServiceClient.publish_release)
+
+
+@release.command()
+@click.argument("store")
+@click.argument("number", type=click.IntRange(1))
+@shared_options("service", "timeout")
+@click.pass_context
+def undo(context: click.Context, store: str, number: int) -> int:
+    """Write back what the rows were before a release, and wait until it is done.
+
+    A row that somebody has written since it was published stays as it is and is counted as skipped; the exit code is
+    then 1. A release that is undone can't be published again.
+    """
+    return _change(context, store, number, ConfigServiceClient.undo_release)
+
+
+@release.command()
+@click.argument("store")
+@click.argument("number", type=click.IntRange(1))
+@shared_options("service", "timeout")
+@click.pass_context
+def drop(context: click.Context, store: str, number: int) -> int:
+    """Drop a release that is not published."""
+    return _change(context, store, number, ConfigServiceClient.drop_release)
+
+
+def _change(context: click.Context, store: str, number: int, change: Callable[..., Awaitable[ReleaseInfo]]) -> int:
+    config = settings_of(context)
+    started_s = time.monotonic()
+
+    async def run() -> ReleaseInfo:
+        async with service_client(config) as client:
+            await change(client, store, number)
+            return await client.wait_for_release(store, number)
+
+    done = asyncio.run(run())
+    if config.json:
+        print_json({**asdict(done), "seconds": round(time.monotonic() - started_s, 3)})
+    else:
+        click.echo(f"release {done.number} of {visible(done.store)} is {done.state}: {_counts(done)}")
+    if done.problem:
+        note(f"ringcast: halted, and tried again by the service: {done.problem}")
+        return codes.FAILED
+    if done.skipped:
+        note(
+            f"ringcast: {done.skipped} rows were written by another client, and stay as they are: "
+            f"`ringcast release diff {done.store} {done.number} --conflicts` names them"
+        )
+        return codes.FAILED
+    return codes.OK
+
+
+def _counts(info: ReleaseInfo) -> str:
+    parts = [f"{info.rows} rows"]
+    if info.state not in {ReleaseState.DROPPED, ReleaseState.STAGED, ReleaseState.STAGING}:
+        parts.append(f"{info.published} published")
+    if info.state in {ReleaseState.UNDOING, ReleaseState.UNDONE}:
+        parts.append(f"{info.undone} undone")
+    if info.skipped:
+        parts.append(f"{info.skipped} skipped")
+    return ", ".join(parts)
+
+
+def _print_release(info: ReleaseInfo, config: CliConfig) -> None:
+    if config.json:
+        print_json(info)
+        return
+    click.echo(f"release {info.number} of {visible(info.store)}: {info.state} ({_counts(info)}, {info.bytes} bytes)")
+    click.echo(_line("staged", info.staged_at_ms, info.author, info.reason))
+    if info.changed_by:
+        click.echo(_line("changed", info.changed_at_ms, info.changed_by, info.change_reason))
+    if not info.rows_kept:
+        click.echo("its rows are removed: it can't be undone")
+    if info.problem:
+        click.echo(f"halted: {visible(info.problem)}")
+    rows = [[key.key, str(key.added), str(key.changed), str(key.deleted)] for key in info.keys]
+    print_table(["key", "added", "changed", "deleted"], rows, right=frozenset({1, 2, 3}))
+
+
+def _line(what: str, at_ms: int, by: str, reason: str) -> str:
+    why = f": {visible(reason)}" if reason else ""
+    return f"{what} {_time(at_ms)} by {visible(by)}{why}"
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _print_row(row: ReleaseRowInfo) -> None:
+    sign = "-" if row.value is None else "+" if not row.staged_version else "~"
+    place = f"{row.key}/{visible(row.row_id)}"
+    if row.value is None:
+        what = _shown(row.old_value)
+    elif row.old_value is None:
+        what = _shown(row.value)
+    else:
+        what = f"{_shown(row.old_value)} -> {_shown(row.value)}"
+    mark = " !" if row.conflict else ""
+    state = "" if row.outcome is ReleaseOutcome.WAITING else f" ({row.outcome})"
+    click.echo(f"{sign} {place}: {what}{state}{mark}")
+
+
+def _shown(value: str | None) -> str:
+    text = visible(value or "")
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"
+
+
+COMMANDS: Final = {"release": release}

@@ -1,0 +1,388 @@
+"""The calls for releases."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from ringcast_wire import (
+    InvalidInputError,
+    ReleaseOutcome,
+    ReleaseState,
+    RingcastError,
+    UnavailableError,
+    ValueSealedError,
+    limits,
+    names,
+)
+from ringcast_wire.grpc import RELEASE_OUTCOMES, RELEASE_STATES, pb
+from ringcast_wire.key_ring import KeyRing, ListKeys
+
+from ringcast_client._calls import Calls
+from ringcast_client._input import check_range, check_why, where
+from ringcast_client._records import checked_row
+from ringcast_client._sync import (
+    DEFAULT_FIRST_ROWS,
+    DEFAULT_MAX_DELETE_SHARE,
+    Sync,
+    SyncOptions,
+    SyncProgress,
+    SyncResult,
+)
+from ringcast_client._sync_write import conditional
+
+if TYPE_CHECKING:
+    from ringcast_client._bulk_write import Rows
+    from ringcast_client._sync_service import SyncService
+    from ringcast_client._sync_spool import PlannedWrite, Spool
+
+_ATTEMPTS: Final = 5
+_FIRST_PAUSE_S: Final = 0.2
+_POLL_S: Final = 0.05
+_MAX_POLL_S: Final = 0.5
+_UNDER_WAY: Final = frozenset({ReleaseState.PUBLISHING, ReleaseState.UNDOING})
+_STATES: Final = {number: state for state, number in RELEASE_STATES.items()}
+_OUTCOMES: Final = {number: outcome for outcome, number in RELEASE_OUTCOMES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseKeyInfo:
+    """How many rows of a key a release adds, changes and deletes."""
+
+    key: str
+    added: int
+    changed: int
+    deleted: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseInfo:
+    """A release: rows of several keys that are staged together, and published together.
+
+    ``published``: rows that have a revision of it. ``undone``: of these, rows that were written back. ``skipped``: rows
+    that others have written, and that publishing or undoing has left as they are. ``keys`` are empty in a list.
+    ``rows_kept``: whether it can still be undone. ``problem``: why publishing or undoing has halted, which is tried
+    again.
+    """
+
+    store: str
+    number: int
+    state: ReleaseState
+    rows: int
+    bytes: int
+    published: int
+    undone: int
+    skipped: int
+    keys: tuple[ReleaseKeyInfo, ...]
+    author: str
+    reason: str
+    staged_at_ms: int
+    changed_by: str
+    change_reason: str
+    changed_at_ms: int
+    rows_kept: bool
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRowInfo:
+    """A row of a release: what it is to become (``value`` is ``None`` for a delete), and what it is or was before.
+
+    ``old_value``: as the row is now, while it waits; otherwise as it was when it was published; ``None``: there was no
+    row. ``staged_version``: of the row that the change was made for, 0 for none. ``found_version``: of the row now.
+    ``version`` and ``undo_version``: what it was published and written back with, 0 if it was not.
+    """
+
+    place: int
+    key: str
+    partition: int
+    row_id: str
+    value: str | None
+    metadata: dict[str, str]
+    old_value: str | None
+    old_metadata: dict[str, str]
+    staged_version: int
+    found_version: int
+    outcome: ReleaseOutcome
+    version: int
+    undo_version: int
+
+    @property
+    def conflict(self) -> bool:
+        """Somebody else has written it since it was staged, or since it was published."""
+        if self.outcome is ReleaseOutcome.WAITING:
+            return self.found_version != self.staged_version
+        return self.outcome in {ReleaseOutcome.SKIPPED, ReleaseOutcome.KEPT}
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRelease:
+    """What was staged: a difference for each key. ``release`` is ``None`` where nothing differs."""
+
+    release: ReleaseInfo | None
+    differences: tuple[SyncResult, ...]
+
+
+class _Self(Protocol):
+    """What staging needs of the client."""
+
+    @property
+    def as_stored(self) -> SyncService: ...
+    def _keys(self, store: str, key: str) -> ListKeys | None: ...
+
+
+class ReleaseCalls:
+    """A part of the client of the config service."""
+
+    _calls: Calls
+    _key_ring: KeyRing | None
+
+    async def stage_release(
+        self,
+        store: str,
+        keys: Mapping[str, Rows],
+        *,
+        max_delete_share: float = DEFAULT_MAX_DELETE_SHARE,
+        allow_empty: bool = False,
+        first_rows: int = DEFAULT_FIRST_ROWS,
+        reason: str | None = None,
+        on_progress: Callable[[str, SyncProgress], None] = lambda _key, _progress: None,
+    ) -> StagedRelease:
+        """Stages what makes each key equal to its rows, deletions included, as one release; nobody sees it yet.
+
+        The rows are compared as :meth:`ConfigServiceClient.sync` compares them, all keys before anything is staged. The
+        arguments are those of a sync. ``on_progress`` is called with the key too. What fails in the middle is dropped.
+
+        Raises:
+            InvalidRowError: a row breaks a rule.
+            SyncRefusedError: more would be deleted than is allowed.
+            LimitExceededError: the store has 20 releases that are staged or under way; or more than 1,000,000 rows, or
+                1 GiB, differ.
+            UnknownStoreError, UnavailableError: as for :meth:`ConfigServiceClient.put`.
+        """
+        if not keys:
+            raise InvalidInputError("a release of no key can't be staged", field="keys")
+        options = SyncOptions(False, max_delete_share, allow_empty, first_rows, check_why(reason))
+        me = cast("_Self", self)
+        async with AsyncExitStack() as stack:
+            found: list[tuple[str, Spool]] = []
+            results = []
+            for key, rows in keys.items():
+
+                def report(progress: SyncProgress, key: str = key) -> None:
+                    on_progress(key, progress)
+
+                sync = Sync(
+                    me.as_stored, **where(store, key), options=options, on_progress=report, keys=me._keys(store, key)
+                )
+                spool, difference, result = await stack.enter_async_context(sync.compared(rows))
+                results.append(result)
+                if difference.writes:
+                    found.append((key, spool))
+            release = await self._stage(store, found, options.reason) if found else None
+        return StagedRelease(release, tuple(results))
+
+    async def releases(self, store: str, *, limit: int | None = None) -> AsyncGenerator[ReleaseInfo, None]:
+        """The releases of a store, the newest first, without their keys.
+
+        Raises:
+            UnknownStoreError, StoreDeletedError: there is no such store.
+        """
+        left = 2**63 - 1 if limit is None else check_range("limit", limit, 1, 2**63 - 1)
+        before = 0
+        while left:
+            request = pb.ListReleasesRequest(store=names.check_name("store", store), before=before)
+            request.limit = min(left, limits.MAX_RELEASE_PAGE)
+            reply = await self._calls.unary(self._calls.rpc.ListReleases, request)
+            for release in reply.releases:
+                yield _info(release)
+            if len(reply.releases) < request.limit:
+                return
+            before = reply.releases[-1].number
+            left -= len(reply.releases)
+
+    async def release(self, store: str, number: int) -> ReleaseInfo:
+        """A release with its keys.
+
+        Raises:
+            InvalidInputError: the store has no release of that number.
+        """
+        request = pb.GetReleaseRequest(store=names.check_name("store", store), number=_number(number))
+        return _info(await self._calls.unary(self._calls.rpc.GetRelease, request))
+
+    async def release_rows(
+        self, store: str, number: int, *, conflicts_only: bool = False
+    ) -> AsyncGenerator[ReleaseRowInfo, None]:
+        """The rows of a release in the order in which they are published; or only those that others have written since.
+
+        Values that can't be opened with the key ring stay sealed.
+        """
+        request = pb.ListReleaseRowsRequest(
+            store=names.check_name("store", store), number=_number(number), conflicts_only=conflicts_only
+        )
+        while True:
+            reply = await self._calls.unary(self._calls.rpc.ListReleaseRows, request)
+            for row in reply.rows:
+                yield self._row(store, row)
+            if not reply.next:
+                return
+            request.after = reply.next
+
+    async def publish_release(self, store: str, number: int, *, reason: str | None = None) -> ReleaseInfo:
+        """Begins to publish a release; the service goes on by itself. See :meth:`wait_for_release`.
+
+        Raises:
+            ConditionFailedError: a row has been written since it was staged; or it is not staged. Nothing is published.
+        """
+        request = pb.ChangeReleaseRequest(store=store, number=_number(number), reason=check_why(reason))
+        return _info(await self._again(self._calls.rpc.PublishRelease, request))
+
+    async def undo_release(self, store: str, number: int, *, reason: str | None = None) -> ReleaseInfo:
+        """Begins to write back what the rows were before a release; one that others have written since stays.
+
+        Raises:
+            ConditionFailedError: it is not published, or what it replaced is not kept any more.
+        """
+        request = pb.ChangeReleaseRequest(store=store, number=_number(number), reason=check_why(reason))
+        return _info(await self._again(self._calls.rpc.UndoRelease, request))
+
+    async def drop_release(self, store: str, number: int, *, reason: str | None = None) -> ReleaseInfo:
+        """Drops a release that is not published.
+
+        Raises:
+            ConditionFailedError: it is published, or being published.
+        """
+        request = pb.ChangeReleaseRequest(store=store, number=_number(number), reason=check_why(reason))
+        return _info(await self._again(self._calls.rpc.DropRelease, request))
+
+    async def wait_for_release(
+        self, store: str, number: int, *, on_progress: Callable[[ReleaseInfo], None] = lambda _: None
+    ) -> ReleaseInfo:
+        """Returns once a release is neither being published nor being undone, or has halted (``problem``)."""
+        pause_s = _POLL_S
+        while True:
+            release = await self.release(store, number)
+            on_progress(release)
+            if release.state not in _UNDER_WAY or release.problem:
+                return release
+            await asyncio.sleep(pause_s)
+            pause_s = min(_MAX_POLL_S, 2 * pause_s)
+
+    async def _stage(self, store: str, found: list[tuple[str, Spool]], reason: str) -> ReleaseInfo:
+        stage_id = f"stage-{secrets.token_hex(16)}"
+        sequence, number = 0, 0
+        try:
+            async for rows, last in _batches(found):
+                request = pb.StageReleaseRequest(
+                    store=store, stage_id=stage_id, sequence=sequence, rows=rows, complete=last, reason=reason
+                )
+                release = await self._again(self._calls.rpc.StageRelease, request)
+                sequence, number = sequence + 1, release.number
+        except BaseException:
+            if number:
+                with suppress(RingcastError):
+                    await asyncio.shield(self.drop_release(store, number))
+            raise
+        return _info(release)
+
+    async def _again(self, method: object, request: object) -> pb.Release:
+        """A call that may be made again: the same once more changes nothing."""
+        pause_s = _FIRST_PAUSE_S
+        for attempt in range(_ATTEMPTS):
+            try:
+                return cast(pb.Release, await self._calls.unary(method, request, late=self._calls.unknown))  # type: ignore[arg-type]
+            except UnavailableError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s *= 2
+        raise AssertionError("unreachable")
+
+    def _row(self, store: str, row: pb.ReleaseRow) -> ReleaseRowInfo:
+        value = None if row.deleted else row.value
+        old = row.old_value if row.existed else None
+        metadata, old_metadata = dict(row.metadata), dict(row.old_metadata)
+        if self._key_ring is not None:
+            keys = self._key_ring.of(store, row.key)
+            value, metadata = _opened(keys, row.row_id, value, metadata)
+            old, old_metadata = _opened(keys, row.row_id, old, old_metadata)
+        return ReleaseRowInfo(
+            row.place,
+            row.key,
+            row.partition,
+            row.row_id,
+            value,
+            metadata,
+            old,
+            old_metadata,
+            row.staged_version,
+            row.found_version,
+            _OUTCOMES[row.outcome],
+            row.version,
+            row.undo_version,
+        )
+
+
+async def _batches(found: list[tuple[str, Spool]]) -> AsyncIterator[tuple[list[pb.KeyedWrite], bool]]:
+    """What is to be staged, in batches that fit one call; with each whether it is the last."""
+    ready: list[pb.KeyedWrite] = []
+    size = 0
+    for key, spool in found:
+        await asyncio.to_thread(spool.plan)
+        after = 0
+        while page := await asyncio.to_thread(_page, spool, after):
+            for planned in page:
+                message, row_bytes = checked_row(conditional(planned))
+                if ready and (len(ready) >= limits.MAX_BATCH_ROWS or size + row_bytes > limits.MAX_BATCH_BYTES):
+                    yield ready, False
+                    ready, size = [], 0
+                ready.append(pb.KeyedWrite(key=key, row=message))
+                size += row_bytes
+            after = page[-1].place
+    yield ready, True
+
+
+def _page(spool: Spool, after: int) -> list[PlannedWrite]:
+    return list(spool.planned(after, limits.MAX_BATCH_ROWS))
+
+
+def _opened(
+    keys: ListKeys, row_id: str, value: str | None, metadata: dict[str, str]
+) -> tuple[str | None, dict[str, str]]:
+    if value is None:
+        return value, metadata
+    try:
+        opened, rest = keys.open(row_id, value, metadata)
+    except (ValueSealedError, InvalidInputError):
+        return value, metadata
+    return opened, dict(rest or {})
+
+
+def _number(number: int) -> int:
+    return check_range("number", number, 1, 2**63 - 1)
+
+
+def _info(release: pb.Release) -> ReleaseInfo:
+    return ReleaseInfo(
+        release.store,
+        release.number,
+        _STATES[release.state],
+        release.rows,
+        release.bytes,
+        release.published,
+        release.undone,
+        release.skipped,
+        tuple(ReleaseKeyInfo(key.key, key.added, key.changed, key.deleted) for key in release.keys),
+        release.author,
+        release.reason,
+        release.staged_at_ms,
+        release.changed_by,
+        release.change_reason,
+        release.changed_at_ms,
+        release.rows_kept,
+        release.problem,
+    )

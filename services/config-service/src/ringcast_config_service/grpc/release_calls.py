@@ -1,0 +1,107 @@
+"""The calls for releases."""
+
+from __future__ import annotations
+
+from ringcast_service import Context
+from ringcast_wire.grpc import RELEASE_OUTCOMES, RELEASE_STATES, ConfigServiceServicer, pb
+
+from ringcast_config_service.grpc.callers import caller_of
+from ringcast_config_service.grpc.input import answer
+from ringcast_config_service.grpc.rows import authorship, row_input
+from ringcast_config_service.releases import Releases
+from ringcast_config_service.repository import Release, ReleaseRow
+from ringcast_config_service.writes.terms import KeyedRow
+
+
+class ReleaseCalls(ConfigServiceServicer):
+    """Stages, shows, publishes, undoes and drops releases."""
+
+    def __init__(self, releases: Releases) -> None:
+        self._releases = releases
+
+    async def StageRelease(self, request: pb.StageReleaseRequest, context: Context) -> pb.Release:
+        async def work() -> Release:
+            rows = [KeyedRow(write.key, row_input(write.row)) for write in request.rows]
+            by = authorship(caller_of(context), request.reason)
+            words = request.store, request.stage_id, request.sequence, rows, by
+            return await self._releases.stage(*words, complete=request.complete)
+
+        return _message(await answer(context, work()))
+
+    async def ListReleases(self, request: pb.ListReleasesRequest, context: Context) -> pb.ListReleasesResponse:
+        found = await answer(context, self._releases.newest(request.store, request.before, request.limit))
+        return pb.ListReleasesResponse(releases=map(_message, found))
+
+    async def GetRelease(self, request: pb.GetReleaseRequest, context: Context) -> pb.Release:
+        return _message(await answer(context, self._releases.get(request.store, request.number)))
+
+    async def ListReleaseRows(self, request: pb.ListReleaseRowsRequest, context: Context) -> pb.ListReleaseRowsResponse:
+        words = request.store, request.number, request.after, request.limit
+        page = await answer(context, self._releases.rows(*words, conflicts_only=request.conflicts_only))
+        return pb.ListReleaseRowsResponse(rows=map(_row_message, page.rows), next=page.next)
+
+    async def PublishRelease(self, request: pb.ChangeReleaseRequest, context: Context) -> pb.Release:
+        async def work() -> Release:
+            by = authorship(caller_of(context), request.reason)
+            return await self._releases.publish(request.store, request.number, by)
+
+        return _message(await answer(context, work()))
+
+    async def UndoRelease(self, request: pb.ChangeReleaseRequest, context: Context) -> pb.Release:
+        async def work() -> Release:
+            by = authorship(caller_of(context), request.reason)
+            return await self._releases.undo(request.store, request.number, by)
+
+        return _message(await answer(context, work()))
+
+    async def DropRelease(self, request: pb.ChangeReleaseRequest, context: Context) -> pb.Release:
+        async def work() -> Release:
+            by = authorship(caller_of(context), request.reason)
+            return await self._releases.drop(request.store, request.number, by)
+
+        return _message(await answer(context, work()))
+
+
+def _message(release: Release) -> pb.Release:
+    return pb.Release(
+        store=release.store,
+        number=release.number,
+        state=RELEASE_STATES[release.state],
+        rows=release.rows,
+        bytes=release.bytes,
+        published=release.published,
+        undone=release.undone,
+        skipped=release.skipped,
+        keys=[
+            pb.ReleaseKey(key=key.name, added=key.added, changed=key.changed, deleted=key.deleted)
+            for key in release.keys
+        ],
+        author=release.author,
+        reason=release.reason,
+        staged_at_ms=release.staged_at_ms,
+        changed_by=release.changed_by,
+        change_reason=release.change_reason,
+        changed_at_ms=release.changed_at_ms,
+        rows_kept=release.kept,
+        problem=release.problem,
+    )
+
+
+def _row_message(row: ReleaseRow) -> pb.ReleaseRow:
+    return pb.ReleaseRow(
+        place=row.place,
+        key=row.key,
+        partition=row.partition,
+        row_id=row.row_id,
+        deleted=row.value is None,
+        value=row.value or "",
+        metadata=row.metadata,
+        staged_version=row.staged_version,
+        existed=row.old_value is not None,
+        old_value=row.old_value or "",
+        old_metadata=row.old_metadata,
+        found_version=row.found_version,
+        outcome=RELEASE_OUTCOMES[row.outcome],
+        version=row.version,
+        undo_version=row.undo_version,
+    )

@@ -1,0 +1,253 @@
+"""Releases: staged, published and undone by callers, and the work that this takes, which any instance does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from ringcast_core import row_partition
+from ringcast_wire import (
+    EventLog,
+    InternalError,
+    InvalidInputError,
+    ReleaseState,
+    RingcastError,
+    check_idempotency_key,
+    check_row,
+    limits,
+    names,
+    shown,
+)
+
+from ringcast_config_service.histories import Histories
+from ringcast_config_service.repository import (
+    Authorship,
+    OutboxRecord,
+    Release,
+    ReleaseRow,
+    Repository,
+    RowWrite,
+    StageBatch,
+    StagedRow,
+    Step,
+)
+from ringcast_config_service.telemetry import Measures
+from ringcast_config_service.writes.batches import RowInput, check_row_policy
+from ringcast_config_service.writes.terms import KeyedRow
+
+log = EventLog(logging.getLogger(__name__))
+
+TAKEOVER_MS: Final = 5_000
+"""An instance goes on with a release at which no other has worked for so long."""
+_POLL_S: Final = 2.0
+_EXPIRY_S: Final = 60.0
+_MAX_PROBLEM_CHARS: Final = 500
+
+
+class ReleasePage(NamedTuple):
+    """Rows of a release, and the place behind which to go on; 0: that was all."""
+
+    rows: list[ReleaseRow]
+    next: int
+
+
+class Releases:
+    """What callers may do with releases; ``work`` does what follows from it."""
+
+    def __init__(self, repository: Repository, work: ReleaseWork, *, staged_ms: int) -> None:
+        self._releases = repository.releases
+        self._stores = repository.stores
+        self._work = work
+        self._staged_ms = staged_ms
+
+    async def stage(
+        self, store: str, stage_id: str, sequence: int, rows: Sequence[KeyedRow], by: Authorship, *, complete: bool
+    ) -> Release:
+        """Stores one batch of rows of a release; the last one completes it.
+
+        Raises:
+            InvalidInputError: a row is invalid, or has no condition; or the batch is too large or not the next one.
+        """
+        record = await self._stores.get_record(names.check_name("store", store))
+        check_idempotency_key(stage_id)
+        if sequence < 0:
+            raise InvalidInputError(f"sequence {sequence} is below 0", field="sequence")
+        if len(rows) > limits.MAX_BATCH_ROWS:
+            raise InvalidInputError(
+                f"rows has {len(rows)} entries: at most {limits.MAX_BATCH_ROWS} are allowed in a batch", field="rows"
+            )
+        checked = []
+        for index, (key, row) in enumerate(rows):
+            try:
+                names.check_name("key", key)
+                size = check_row(row.row_id, row.value or "", row.metadata)
+                if row.value is not None:
+                    check_row_policy(row.row_id, size, record.policy.max_row_bytes)
+                condition = _condition(row)
+            except InvalidInputError as error:
+                raise InvalidInputError(f"row {index} of the batch: {error}", field=error.field) from error
+            partition = row_partition(row.row_id, record.partition_count)
+            metadata = dict(row.metadata) if row.metadata else None
+            checked.append(StagedRow(key, RowWrite(partition, row.row_id, row.value, metadata, size, condition)))
+        release = await self._releases.stage(record, StageBatch(stage_id, sequence, checked, complete), by)
+        if complete:
+            log.info("release.staged", store=store, release=release.number, rows=release.rows)
+        return release
+
+    async def newest(self, store: str, before: int, limit: int) -> list[Release]:
+        """Releases of a store with a number below ``before`` (0: all), the newest first."""
+        most = _check_limit(limit, limits.MAX_RELEASE_PAGE)
+        return await self._releases.newest(names.check_name("store", store), before or 2**62, most)
+
+    async def get(self, store: str, number: int) -> Release:
+        """A release with its keys."""
+        return await self._releases.get(names.check_name("store", store), number)
+
+    async def rows(self, store: str, number: int, after: int, limit: int, *, conflicts_only: bool) -> ReleasePage:
+        """A page of the rows of a release, behind a place."""
+        most = _check_limit(limit, limits.MAX_BATCH_ROWS)
+        words = names.check_name("store", store), number, after, most, limits.MAX_BATCH_BYTES
+        found = await self._releases.rows(*words, conflicts_only=conflicts_only)
+        return ReleasePage(found, found[-1].place if found else 0)
+
+    async def publish(self, store: str, number: int, by: Authorship) -> Release:
+        """Begins to publish a release; again: changes nothing, and this instance works at it."""
+        names.check_name("store", store)
+        return self._begun(await self._releases.publish(store, number, self._staged_ms, by), by)
+
+    async def undo(self, store: str, number: int, by: Authorship) -> Release:
+        """Begins to undo a release, in the same way."""
+        return self._begun(await self._releases.undo(names.check_name("store", store), number, by), by)
+
+    async def drop(self, store: str, number: int, by: Authorship) -> Release:
+        """Drops a release that is not published."""
+        return self._begun(await self._releases.drop(names.check_name("store", store), number, by), by)
+
+    def _begun(self, release: Release, by: Authorship) -> Release:
+        if release.work:
+            log.info(
+                "release.begun",
+                store=release.store,
+                release=release.number,
+                state=str(release.state),
+                principal=by.author,
+            )
+            self._work.take(release.store, release.number)
+        return release
+
+
+def _condition(row: RowInput) -> int:
+    if row.condition is None or (row.value is None and not row.condition):
+        raise InvalidInputError(
+            f"row {shown(row.row_id)} has no condition: a change in a release says what it was made for",
+            field="if_version",
+        )
+    return row.condition
+
+
+def _check_limit(limit: int, most: int) -> int:
+    if not 0 <= limit <= most:
+        raise InvalidInputError(f"limit {limit} is out of range: 0 to {most} is allowed", field="limit")
+    return limit or most
+
+
+class ReleaseWork:
+    """Publishes, undoes and removes releases, step by step: those that callers here have begun, and those at which no
+    instance has worked for ``takeover_ms``. Of several releases each has a step in turn.
+
+    A step that fails is tried again when nobody has worked at its release for so long.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        histories: Histories,
+        committed: Callable[[Sequence[OutboxRecord]], None],
+        measures: Measures,
+        *,
+        staged_ms: int,
+        kept_ms: int,
+        takeover_ms: int = TAKEOVER_MS,
+    ) -> None:
+        self._releases = repository.releases
+        self._generation = repository.histories
+        self._histories = histories
+        self._committed = committed
+        self._measures = measures
+        self._staged_ms = staged_ms
+        self._kept_ms = kept_ms
+        self._takeover_ms = takeover_ms
+        self._mine: dict[tuple[str, int], None] = {}
+        self._wake = asyncio.Event()
+
+    def take(self, store: str, number: int) -> None:
+        """Something is to be done with a release."""
+        self._mine[store, number] = None
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Works until it is cancelled, which may be anywhere."""
+        expiry_s = time.monotonic()
+        while True:
+            self._wake.clear()
+            try:
+                for store, number in await self._releases.due(self._takeover_ms):
+                    self._mine[store, number] = None
+                if time.monotonic() >= expiry_s:
+                    expiry_s = time.monotonic() + _EXPIRY_S
+                    await self._expire()
+            except RingcastError as error:
+                log.warning("releases.unreadable", error=error)
+            due_s = time.monotonic() + _POLL_S
+            while self._mine and time.monotonic() < due_s:
+                for store, number in list(self._mine):
+                    await self._turn(store, number)
+            if not self._mine:
+                try:
+                    async with asyncio.timeout(max(0.0, due_s - time.monotonic())):
+                        await self._wake.wait()
+                except TimeoutError:
+                    continue
+
+    async def _expire(self) -> None:
+        while (release := await self._releases.expire(self._staged_ms, self._kept_ms)) is not None:
+            log.info("release.expired", store=release.store, release=release.number, state=str(release.state))
+            self._mine[release.store, release.number] = None
+
+    async def _turn(self, store: str, number: int) -> None:
+        try:
+            step = await self._step(store, number)
+        except RingcastError as error:
+            await self._halt(store, number, error)
+        except Exception as error:
+            log.error("release.failed", exc_info=True, store=store, release=number)
+            await self._halt(store, number, InternalError(f"the step failed: {type(error).__name__}"))
+        else:
+            if step.done:
+                self._mine.pop((store, number), None)
+                release = step.release
+                if release.state in {ReleaseState.PUBLISHED, ReleaseState.UNDONE} and release.kept:
+                    facts = {"published": release.published, "undone": release.undone, "skipped": release.skipped}
+                    log.info("release.done", store=store, release=number, state=str(release.state), **facts)
+
+    async def _step(self, store: str, number: int) -> Step:
+        started_s = time.perf_counter()
+        if not self._histories.is_open(store):
+            await self._histories.open(store)
+        step = await self._releases.step(store, number, self._generation.generation)
+        if step.events:
+            self._committed(step.events)
+        for key, rows in step.counts:
+            self._measures.wrote(store, key, rows, "ok", time.perf_counter() - started_s)
+        return step
+
+    async def _halt(self, store: str, number: int, error: RingcastError) -> None:
+        self._mine.pop((store, number), None)
+        log.warning("release.halted", store=store, release=number, error=error)
+        try:
+            await self._releases.set_problem(store, number, str(error)[:_MAX_PROBLEM_CHARS])
+        except RingcastError as unnoted:
+            log.warning("releases.unreadable", error=unnoted)

@@ -1,0 +1,190 @@
+"""What a release is as it is stored, and what a system of record offers for releases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from ringcast_wire import (
+    ReleaseOutcome,
+    ReleaseState,
+)
+
+from ringcast_config_service.repository.base import (
+    Authorship,
+    OutboxRecord,
+    RowWrite,
+    StoreRecord,
+)
+
+
+class ReleaseKey(NamedTuple):
+    """How many rows of a key a release adds, changes and deletes."""
+
+    name: str
+    added: int
+    changed: int
+    deleted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A release as it is stored; the columns of ``release_columns``. ``keys`` are not read for a list."""
+
+    store: str
+    number: int
+    stage_id: str
+    state: ReleaseState
+    work: str
+    kept: bool
+    rows: int
+    bytes: int
+    batches: int
+    reached: int
+    published: int
+    undone: int
+    skipped: int
+    author: str
+    reason: str
+    changed_by: str
+    change_reason: str
+    problem: str
+    staged_at_ms: int
+    changed_at_ms: int
+    worked_at_ms: int
+    keys: tuple[ReleaseKey, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """How sentences name it."""
+        return f"release {self.number} of store {self.store!r}"
+
+    def changes(self) -> tuple[Any, ...]:
+        """The parameters of SET_RELEASE."""
+        return (
+            self.store,
+            self.number,
+            str(self.state),
+            self.work,
+            self.kept,
+            self.rows,
+            self.bytes,
+            self.batches,
+            self.reached,
+            self.published,
+            self.undone,
+            self.skipped,
+            self.changed_by,
+            self.change_reason,
+            self.problem,
+        )
+
+
+class StagedRow(NamedTuple):
+    """A checked row; its ``condition`` is the version that it was compared with, 0 where there was none."""
+
+    key: str
+    row: RowWrite
+
+
+class StageBatch(NamedTuple):
+    """One batch of rows of a release that is being staged."""
+
+    stage_id: str
+    sequence: int
+    rows: Sequence[StagedRow]
+    complete: bool
+
+
+class ReleaseRow(NamedTuple):
+    """A row of a release, what it was before (``None``: there was none), and what became of it."""
+
+    place: int
+    key: str
+    partition: int
+    row_id: str
+    value: str | None
+    metadata: dict[str, str] | None
+    staged_version: int
+    old_value: str | None
+    old_metadata: dict[str, str] | None
+    found_version: int
+    outcome: ReleaseOutcome
+    version: int
+    undo_version: int
+
+
+class Step(NamedTuple):
+    """What a step did: ``done`` when there is nothing more to do; ``counts``: rows written of each key."""
+
+    release: Release
+    done: bool
+    events: Sequence[OutboxRecord] = ()
+    counts: Sequence[tuple[str, int]] = ()
+
+
+class ReleaseRepository(Protocol):
+    """Releases: staged rows that are published, and undone, step by step (:mod:`~.repository.releases` says how)."""
+
+    async def stage(self, store: StoreRecord, batch: StageBatch, by: Authorship) -> Release:
+        """Stores a batch of rows, unless it is stored; the first creates the release, the last completes it.
+
+        Raises:
+            InvalidInputError: the release is complete, or the batch is not the next one, or a row comes twice.
+            LimitExceededError: there are too many open releases, or the release has too many rows or bytes.
+        """
+
+    async def get(self, store: str, number: int) -> Release:
+        """A release with its keys.
+
+        Raises:
+            InvalidInputError: there is none of that number.
+        """
+
+    async def newest(self, store: str, before: int, limit: int) -> list[Release]:
+        """Releases below a number, the newest first, without their keys."""
+
+    async def rows(
+        self, store: str, number: int, after: int, limit: int, max_bytes: int, *, conflicts_only: bool
+    ) -> list[ReleaseRow]:
+        """Rows of a release behind a place: up to ``limit``, of up to ``max_bytes`` together, and always the first."""
+
+    async def publish(self, store: str, number: int, staged_ms: int, by: Authorship) -> Release:
+        """Lets a release be published that was staged for ``staged_ms`` at most; :meth:`step` does it.
+
+        Raises:
+            ConditionFailedError: a row was written since, or the release is in a state in which it can't be.
+        """
+
+    async def undo(self, store: str, number: int, by: Authorship) -> Release:
+        """Lets a release be undone; :meth:`step` does it.
+
+        Raises:
+            ConditionFailedError: it is in a state in which it can't be.
+        """
+
+    async def drop(self, store: str, number: int, by: Authorship) -> Release:
+        """Lets a release be removed that is not published; :meth:`step` does it.
+
+        Raises:
+            ConditionFailedError: it is in a state in which it can't be.
+        """
+
+    async def step(self, store: str, number: int, generation: int) -> Step:
+        """Does the next piece of what is to be done with a release, in one transaction.
+
+        Any instance may, at any time, again too. ``generation``: as of ``WriteRequest``.
+
+        Raises:
+            RingcastError: the write was refused; nothing of this step is done.
+        """
+
+    async def expire(self, staged_ms: int, done_ms: int) -> Release | None:
+        """Lets the rows of one release be removed that was staged, or done, so long ago; ``None`` if there is none."""
+
+    async def due(self, idle_ms: int) -> list[tuple[str, int]]:
+        """Store and number of up to 100 releases that have something to do, and had no step for so long."""
+
+    async def set_problem(self, store: str, number: int, problem: str) -> None:
+        """Notes why a step failed."""

@@ -1,0 +1,193 @@
+"""The steps in which a release is published, written back and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from ringcast_wire import (
+    ReleaseState,
+    RingcastError,
+    limits,
+)
+
+from ringcast_config_service.repository import audit
+from ringcast_config_service.repository.base import (
+    Authorship,
+    RowWrite,
+    StoreRecord,
+    WriteOutcome,
+    WriteRequest,
+    Written,
+)
+from ringcast_config_service.repository.packing import unpack_metadata
+from ringcast_config_service.repository.release_records import (
+    Release,
+    Step,
+)
+from ringcast_config_service.repository.release_transactions import (
+    PUBLISH,
+    REMOVE,
+    UNDO,
+    Ask,
+    Each,
+    Note,
+    ReleaseStatements,
+    Transaction,
+    Write,
+    check_keys,
+    locked,
+)
+
+STEP_ROWS: Final = 2_000
+"""Rows that one step publishes or writes back: heads are locked for no longer than that takes."""
+STEP_BYTES: Final = 4 * limits.MIB
+REMOVED_ROWS: Final = 5_000
+"""Rows of a release that one step removes."""
+
+
+def step(sql: ReleaseStatements, name: str, number: int, generation: int) -> Transaction[Step]:
+    """Does the next piece of what is to be done with a release of a store. ``generation``: as of :class:`WriteRequest`.
+
+    Raises:
+        RingcastError: what the write was refused with; nothing of this step is done.
+    """
+    store, release = yield from locked(sql, name, number)
+    if release.work == PUBLISH:
+        return (yield from _publish_step(sql, release, store, generation))
+    if release.work == UNDO:
+        return (yield from _undo_step(sql, release, store, generation))
+    if release.work == REMOVE:
+        return (yield from _remove_step(sql, release))
+    return Step(release, True)
+
+
+def _publish_step(sql: ReleaseStatements, release: Release, store: StoreRecord, generation: int) -> Transaction[Step]:
+    place = release.store, release.number
+    page = yield Ask(sql.publish_page, (*place, release.reached, STEP_ROWS, STEP_BYTES))
+    if not page:
+        return (yield from _finish(sql, release, ReleaseState.PUBLISHED, published=release.published))
+    keys = sorted({key for _, key, *_ in page})
+    yield from check_keys(sql, release, keys)
+    yield Ask(sql.keep_old_rows, (*place, release.reached, page[-1][0]))
+    rows = [
+        (at, key, RowWrite(partition, row_id, value, unpack_metadata(metadata), size if value is not None else 0, base))
+        for at, key, partition, row_id, value, metadata, size, base in page
+    ]
+    written = yield Write(_requests(release, store, rows, generation))
+    versions, counts = _versions(rows, written)
+    yield Each(
+        sql.set_published,
+        [(*place, at, "published" if versions[at] else "skipped", versions[at]) for at, *_ in rows],
+    )
+    for key in keys:
+        yield Ask(sql.set_release_key, (*place, key))
+    yield from check_keys(sql, release, keys)  # the heads are locked now: no key can be purged before the commit
+    done = sum(map(bool, versions.values()))
+    release = replace(
+        release,
+        reached=page[-1][0],
+        published=release.published + done,
+        skipped=release.skipped + len(rows) - done,
+        problem="",
+    )
+    yield Ask(sql.set_release, release.changes())
+    return Step(release, False, written.events, counts)
+
+
+def _undo_step(sql: ReleaseStatements, release: Release, store: StoreRecord, generation: int) -> Transaction[Step]:
+    place = release.store, release.number
+    page = yield Ask(sql.undo_page, (*place, release.reached, STEP_ROWS, STEP_BYTES))
+    if not page:
+        return (yield from _finish(sql, release, ReleaseState.UNDONE, undone=release.undone))
+    keys = sorted({key for _, key, *_ in page})
+    yield from check_keys(sql, release, keys)
+    rows = []
+    for at, key, partition, row_id, deletes, version, base, value, metadata, size in page:
+        condition = -version if deletes else version
+        before = value if base else None
+        write = RowWrite(partition, row_id, before, unpack_metadata(metadata), size if base else 0, condition)
+        rows.append((at, key, write))
+    written = yield Write(_requests(release, store, rows, generation))
+    versions, counts = _versions(rows, written)
+    yield Each(sql.set_undone, [(*place, at, "undone" if versions[at] else "kept", versions[at]) for at, *_ in rows])
+    yield from check_keys(sql, release, keys)
+    done = sum(map(bool, versions.values()))
+    release = replace(
+        release,
+        reached=page[-1][0],
+        undone=release.undone + done,
+        skipped=release.skipped + len(rows) - done,
+        problem="",
+    )
+    yield Ask(sql.set_release, release.changes())
+    return Step(release, False, written.events, counts)
+
+
+def _remove_step(sql: ReleaseStatements, release: Release) -> Transaction[Step]:
+    place = release.store, release.number
+    if (yield Ask(sql.publish_page, (*place, 0, 1, STEP_BYTES))):
+        yield Ask(sql.remove_release_rows, (*place, REMOVED_ROWS))
+        yield Ask(sql.set_release, release.changes())
+        return Step(release, False)
+    release = replace(release, work="", kept=False, problem="")
+    yield Ask(sql.set_release, release.changes())
+    return Step(release, True)
+
+
+def _finish(sql: ReleaseStatements, release: Release, state: ReleaseState, **counted: int) -> Transaction[Step]:
+    release = replace(release, state=state, work="", reached=0, problem="")
+    yield Ask(sql.set_release, release.changes())
+    by = Authorship(release.changed_by, release.change_reason)
+    details: dict[str, Any] = {"number": release.number, "skipped": release.skipped, **counted}
+    yield Note([audit.fact(by, "FinishRelease", release.store, state=str(state), **details)])
+    return Step(release, True)
+
+
+def _requests(
+    release: Release, store: StoreRecord, rows: Sequence[tuple[int, str, RowWrite]], generation: int
+) -> list[WriteRequest]:
+    by_key: dict[str, list[RowWrite]] = {}
+    for _, key, write in rows:
+        by_key.setdefault(key, []).append(write)
+    reason = f"{'undo of release' if release.work == UNDO else 'release'} {release.number}"
+    if release.change_reason or (release.work == PUBLISH and release.reason):
+        reason += f": {release.change_reason or release.reason}"
+    by = Authorship(release.changed_by, _cut(reason))
+    return [
+        WriteRequest(store, key, writes, generation=generation, skip_conflicts=True, by=by)
+        for key, writes in by_key.items()
+    ]
+
+
+def _cut(reason: str) -> str:
+    data = reason.encode()
+    if len(data) <= limits.MAX_REASON_BYTES:
+        return reason
+    return data[: limits.MAX_REASON_BYTES - 3].decode(errors="ignore") + "…"
+
+
+def _versions(
+    rows: Sequence[tuple[int, str, RowWrite]], written: Written
+) -> tuple[dict[int, int], list[tuple[str, int]]]:
+    """The version that each place was written with, 0 where it was skipped, and how many rows of each key were.
+
+    Raises:
+        RingcastError: a request was refused.
+    """
+    places: dict[str, list[int]] = {}
+    for at, key, _ in rows:
+        places.setdefault(key, []).append(at)
+    found: dict[int, int] = {}
+    counts = []
+    for (key, ats), outcome in zip(places.items(), written.outcomes, strict=True):
+        if isinstance(outcome, RingcastError):
+            raise outcome
+        found.update(zip(ats, outcome.versions, strict=True))
+        counts.append((key, _stored(outcome)))
+    return found, counts
+
+
+def _stored(outcome: WriteOutcome) -> int:
+    return outcome.written + outcome.deleted

@@ -1,0 +1,140 @@
+"""What the transactions of releases share: what they ask of the database, and how they find a release and lock it.
+
+A transaction is a generator: it yields what it asks of the database and is sent the records that come of it.
+``sqlite/releases.py`` and ``postgres/releases.py`` run them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, TypeVar
+
+from ringcast_wire import (
+    ConditionFailedError,
+    InvalidInputError,
+    ReleaseState,
+)
+
+from ringcast_config_service.repository import mapping
+from ringcast_config_service.repository.audit import AuditFact
+from ringcast_config_service.repository.base import (
+    StoreRecord,
+    WriteRequest,
+)
+from ringcast_config_service.repository.release_records import (
+    Release,
+    ReleaseKey,
+)
+
+T = TypeVar("T")
+
+PUBLISH: Final = "publish"
+UNDO: Final = "undo"
+REMOVE: Final = "remove"
+"""What is to be done with the rows of a release."""
+
+
+class ReleaseStatements(NamedTuple):
+    """The statements that the transactions use, of one database, by their names in the ``queries.sql`` files."""
+
+    lock_store_name: str
+    get_store: str
+    next_release: str
+    count_open_releases: str
+    insert_release: str
+    find_stage: str
+    get_release: str
+    lock_release: str
+    list_releases: str
+    set_release: str
+    is_staged_long: str
+    old_releases: str
+    forget_releases: str
+    forget_release_keys: str
+    insert_release_row: str
+    count_release_rows: str
+    insert_release_keys: str
+    release_keys: str
+    set_release_key: str
+    release_conflicts: str
+    publish_page: str
+    undo_page: str
+    keep_old_rows: str
+    set_published: str
+    set_undone: str
+    remove_release_rows: str
+    release_page: str
+
+
+class Ask(NamedTuple):
+    """A statement to run; its records are sent back."""
+
+    text: str
+    params: tuple[Any, ...]
+
+
+class Each(NamedTuple):
+    """A statement to run with each of these parameters."""
+
+    text: str
+    params: Sequence[tuple[Any, ...]]
+
+
+class Write(NamedTuple):
+    """Requests to write in this transaction; what is sent back is :class:`Written`."""
+
+    requests: Sequence[WriteRequest]
+
+
+class Note(NamedTuple):
+    """Entries for the audit log."""
+
+    facts: Sequence[AuditFact]
+
+
+Transaction = Generator[Ask | Each | Write | Note, Any, T]
+
+
+def locked(sql: ReleaseStatements, name: str, number: int) -> Transaction[tuple[StoreRecord, Release]]:
+    store = yield from check_store(sql, name)
+    return store, to_only_release((yield Ask(sql.lock_release, (name, number))), name, number)
+
+
+def check_store(sql: ReleaseStatements, store: str) -> Transaction[StoreRecord]:
+    found = yield Ask(sql.get_store, (store,))
+    return mapping.only_record(found[0] if found else None, store)
+
+
+def with_keys(sql: ReleaseStatements, release: Release) -> Transaction[Release]:
+    found = yield Ask(sql.release_keys, (release.store, release.number))
+    return replace(release, keys=tuple(ReleaseKey(*record[:4]) for record in found))
+
+
+def check_keys(sql: ReleaseStatements, release: Release, keys: Sequence[str] | None = None) -> Transaction[None]:
+    """Refuses a release with a key that was purged since: one of that name is another, with revisions of its own.
+
+    ``keys``: only these. The rows of a key that is purged go with it.
+    """
+    for name, *_, known, now in (yield Ask(sql.release_keys, (release.store, release.number))):
+        if (keys is None or name in keys) and known is not None and known != now:
+            raise ConditionFailedError(
+                f"{release.place} can't go on: key {name!r} was purged since it was staged", field="number"
+            )
+
+
+def to_release(record: Sequence[Any]) -> Release:
+    """From the columns of ``release_columns``."""
+    release = Release(*record)
+    return replace(release, state=ReleaseState(release.state), kept=bool(release.kept))
+
+
+def to_only_release(records: Sequence[Sequence[Any]], store: str, number: int) -> Release:
+    """The release that a look-up found.
+
+    Raises:
+        InvalidInputError: there is none.
+    """
+    if not records:
+        raise InvalidInputError(f"store {store!r} has no release {number}", field="number")
+    return to_release(records[0])

@@ -1,0 +1,344 @@
+"""What becomes of a release, decided without a database.
+
+A release is staged rows that have no revision yet. Publishing and undoing are a row of steps, each a transaction: it
+locks the release, takes the next rows in their order, writes them as any write is written, notes in each what became of
+it, and notes in the release how far it is. So a step happened as a whole or not at all, whoever dies; the next one goes
+on where the last one ended, in whichever instance it runs; and of two instances at one release one waits for the other.
+
+A row is published only if it is at the version that its change was made for, and written back only if it is at the
+version that it was published with. This is checked where writes are decided, with the heads locked. What it held before
+is kept with the release, so an undo needs no history.
+
+The steps are in :mod:`~ringcast_config_service.repository.release_steps`; here is what callers have done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from ringcast_wire import (
+    ConditionFailedError,
+    InvalidInputError,
+    LimitExceededError,
+    ReleaseOutcome,
+    ReleaseState,
+    UnavailableError,
+    limits,
+    shown,
+)
+
+from ringcast_config_service.repository import audit, mapping
+from ringcast_config_service.repository.audit import AuditFact
+from ringcast_config_service.repository.base import (
+    SERVICE,
+    Authorship,
+    StoreRecord,
+)
+from ringcast_config_service.repository.packing import pack_metadata, unpack_metadata
+from ringcast_config_service.repository.release_records import (
+    Release,
+    ReleaseRow,
+    StageBatch,
+    StagedRow,
+)
+from ringcast_config_service.repository.release_transactions import (
+    PUBLISH,
+    REMOVE,
+    UNDO,
+    Ask,
+    Each,
+    Note,
+    ReleaseStatements,
+    Transaction,
+    check_keys,
+    check_store,
+    locked,
+    to_only_release,
+    to_release,
+    with_keys,
+)
+
+NAMED_CONFLICTS: Final = 10
+_BUSY: Final = {ReleaseState.PUBLISHING, ReleaseState.PUBLISHED}
+_DROPPABLE: Final = {ReleaseState.STAGING, ReleaseState.STAGED}
+
+
+# ---- staging
+
+
+def stage(sql: ReleaseStatements, store: StoreRecord, batch: StageBatch, by: Authorship) -> Transaction[Release]:
+    """Stores a batch, unless it is there; the first one creates the release, the last one completes it.
+
+    Raises:
+        InvalidInputError: the release is complete, or the batch is not the next one, or a row comes twice.
+        LimitExceededError: there are too many open releases, or the release has too many rows or bytes.
+    """
+    yield Ask(sql.lock_store_name, (store.name,))
+    found = yield Ask(sql.get_store, (store.name,))
+    record = mapping.only_record(found[0] if found else None, store.name)
+    if record.partition_count != store.partition_count:
+        raise UnavailableError(f"store {store.name!r} was purged and created again just now: try again")
+    release = yield from _staging(sql, store.name, batch, by)
+    if batch.sequence == release.batches - 1:
+        return (yield from with_keys(sql, release))  # the same batch again
+    if release.state is not ReleaseState.STAGING:
+        raise InvalidInputError(f"stage_id {shown(batch.stage_id)} is that of {release.place}, which is complete")
+    if batch.sequence != release.batches:
+        raise InvalidInputError(
+            f"sequence {batch.sequence} is not the next one: {release.place} has {release.batches} batches",
+            field="sequence",
+        )
+    before = release.rows
+    release = replace(
+        release,
+        rows=before + len(batch.rows),
+        bytes=release.bytes + sum(staged.row.size for staged in batch.rows),
+        batches=release.batches + 1,
+    )
+    _check_size(release)
+    yield Each(sql.insert_release_row, [*_columns(release, before, batch.rows)])
+    ((stored,),) = yield Ask(sql.count_release_rows, (release.store, release.number, before))
+    if stored != len(batch.rows):
+        raise InvalidInputError(f"a row comes twice in {release.place}: nothing of this batch is staged", field="rows")
+    if batch.complete:
+        if not release.rows:
+            raise InvalidInputError("a release without rows can't be staged", field="rows")
+        release = replace(release, state=ReleaseState.STAGED)
+        yield Ask(sql.insert_release_keys, (release.store, release.number))
+        yield Note([_fact(Authorship(release.author, release.reason), "StageRelease", release)])
+    yield Ask(sql.set_release, release.changes())
+    return (yield from with_keys(sql, release))
+
+
+def _staging(sql: ReleaseStatements, store: str, batch: StageBatch, by: Authorship) -> Transaction[Release]:
+    """The release that a batch belongs to, locked; a new one for the first batch."""
+    found = yield Ask(sql.find_stage, (store, batch.stage_id))
+    if not found and batch.sequence == 0:
+        ((number,),) = yield Ask(sql.next_release, (store,))
+        # Another call may have created it while this one waited for the number.
+        found = yield Ask(sql.find_stage, (store, batch.stage_id))
+        if not found:
+            ((opened,),) = yield Ask(sql.count_open_releases, (store,))
+            if opened >= limits.MAX_OPEN_RELEASES:
+                raise LimitExceededError(
+                    f"store {store!r} has {opened} releases that are staged or under way, the limit is "
+                    f"{limits.MAX_OPEN_RELEASES}: publish or drop one",
+                    field="store",
+                )
+            yield Ask(sql.insert_release, (store, number, batch.stage_id, by.author, by.reason))
+            yield Ask(sql.forget_releases, (store, number - limits.MAX_KEPT_RELEASES))
+            yield Ask(sql.forget_release_keys, (store, number - limits.MAX_KEPT_RELEASES))
+            found = yield Ask(sql.find_stage, (store, batch.stage_id))
+    if not found:
+        raise InvalidInputError(
+            f"store {store!r} has no release with stage_id {shown(batch.stage_id)}", field="stage_id"
+        )
+    return to_release(found[0])
+
+
+def _check_size(release: Release) -> None:
+    for what, value, most in (
+        ("rows", release.rows, limits.MAX_RELEASE_ROWS),
+        ("bytes", release.bytes, limits.MAX_RELEASE_BYTES),
+    ):
+        if value > most:
+            raise LimitExceededError(f"{release.place} would have {value} {what}, the limit is {most}", field="rows")
+
+
+def _columns(release: Release, before: int, rows: Iterable[StagedRow]) -> Iterable[tuple[Any, ...]]:
+    for place, (key, row) in enumerate(rows, before + 1):
+        metadata = pack_metadata(row.metadata)
+        place_and_key = release.store, release.number, place, key
+        yield (*place_and_key, row.partition, row.row_id, row.value, metadata, row.size, row.condition or 0)
+
+
+# ---- what a caller changes
+
+
+def check_publishable(sql: ReleaseStatements, store: str, number: int, staged_ms: int) -> Transaction[None]:
+    """Looks at all rows of a staged release, in a snapshot: no lock is held for as long as that takes.
+
+    ``staged_ms``: how long it may have been staged.
+
+    Raises:
+        ConditionFailedError: a row was written since it was staged, or the release is too old.
+    """
+    yield from check_store(sql, store)
+    release = to_only_release((yield Ask(sql.get_release, (store, number))), store, number)
+    if release.state is not ReleaseState.STAGED:
+        return
+    if (yield Ask(sql.is_staged_long, (store, number, staged_ms))):
+        raise ConditionFailedError(
+            f"{release.place} can't be published: it was staged more than {staged_ms // 1000} s ago", field="number"
+        )
+    yield from check_keys(sql, release)
+    if conflicts := (yield Ask(sql.release_conflicts, (store, number, NAMED_CONFLICTS))):
+        raise _conflict(release, conflicts)
+
+
+def publish(sql: ReleaseStatements, store: str, number: int, by: Authorship) -> Transaction[Release]:
+    """Lets a staged release be published; one that is being published, or was, stays as it is.
+
+    A row that is written from :func:`check_publishable` on is skipped when its turn comes.
+
+    Raises:
+        ConditionFailedError: the release is in another state.
+    """
+    _, release = yield from locked(sql, store, number)
+    if release.state in _BUSY:
+        return (yield from _try_again(sql, release))
+    if release.state is not ReleaseState.STAGED:
+        raise _wrong_state(release, "published")
+    return (yield from _begin(sql, release, ReleaseState.PUBLISHING, PUBLISH, 0, by, "PublishRelease"))
+
+
+def undo(sql: ReleaseStatements, store: str, number: int, by: Authorship) -> Transaction[Release]:
+    """Lets a release be undone that is published, or being published; one that is being undone, or was, stays as it is.
+
+    Raises:
+        ConditionFailedError: it is in another state, or what it replaced is not kept any more.
+    """
+    _, release = yield from locked(sql, store, number)
+    if release.state in {ReleaseState.UNDOING, ReleaseState.UNDONE}:
+        return (yield from _try_again(sql, release))
+    if release.state not in _BUSY:
+        raise _wrong_state(release, "undone")
+    if release.work == REMOVE or not release.kept:
+        raise ConditionFailedError(
+            f"{release.place} can't be undone: it was published so long ago that what it replaced is not kept any more",
+            field="number",
+        )
+    return (yield from _begin(sql, release, ReleaseState.UNDOING, UNDO, release.rows + 1, by, "UndoRelease"))
+
+
+def drop(sql: ReleaseStatements, store: str, number: int, by: Authorship) -> Transaction[Release]:
+    """Drops a release that is not published; one that is dropped stays as it is.
+
+    Raises:
+        ConditionFailedError: it is in another state.
+    """
+    _, release = yield from locked(sql, store, number)
+    if release.state is ReleaseState.DROPPED:
+        return release
+    if release.state not in _DROPPABLE:
+        raise _wrong_state(release, "dropped")
+    return (yield from _begin(sql, release, ReleaseState.DROPPED, REMOVE, 0, by, "DropRelease"))
+
+
+def expire(sql: ReleaseStatements, staged_ms: int, done_ms: int) -> Transaction[Release | None]:
+    """Lets the rows of one release be removed that was staged, or done, so long ago; ``None`` if there is none."""
+    found = yield Ask(sql.old_releases, (staged_ms, done_ms))
+    if not found:
+        return None
+    store, number = found[0]
+    records = yield Ask(sql.lock_release, (store, number))
+    still = yield Ask(sql.old_releases, (staged_ms, done_ms))
+    if (store, number) not in {tuple(record) for record in still}:
+        return None  # somebody has changed it meanwhile
+    release = to_only_release(records, store, number)
+    state = ReleaseState.EXPIRED if release.state in _DROPPABLE else release.state
+    return (yield from _begin(sql, release, state, REMOVE, 0, SERVICE, "ExpireRelease"))
+
+
+def _try_again(sql: ReleaseStatements, release: Release) -> Transaction[Release]:
+    """Forgets why the last step failed."""
+    if release.work and release.problem:
+        release = replace(release, problem="")
+        yield Ask(sql.set_release, release.changes())
+    return release
+
+
+def _begin(
+    sql: ReleaseStatements, release: Release, state: ReleaseState, work: str, reached: int, by: Authorship, action: str
+) -> Transaction[Release]:
+    release = replace(release, state=state, work=work, reached=reached, problem="")
+    if by is not SERVICE:
+        release = replace(release, changed_by=by.author, change_reason=by.reason)
+    if work == UNDO:
+        release = replace(release, skipped=0)
+    yield Ask(sql.set_release, release.changes())
+    yield Note([_fact(by, action, release)])
+    return release
+
+
+def _conflict(release: Release, found: Sequence[Sequence[Any]]) -> ConditionFailedError:
+    many = found[0][2]
+    named = ", ".join(f"{key}/{shown(row_id)}" for key, row_id, _ in found)
+    more = " …" if many > len(found) else ""
+    rows = "1 row was" if many == 1 else f"{many} rows were"
+    return ConditionFailedError(
+        f"{release.place} can't be published: {rows} written since it was staged, nothing is published: {named}{more}",
+        field="number",
+    )
+
+
+def _wrong_state(release: Release, what: str) -> ConditionFailedError:
+    return ConditionFailedError(f"{release.place} can't be {what}: it is {release.state}", field="number")
+
+
+def _fact(by: Authorship, action: str, release: Release) -> AuditFact:
+    return audit.fact(by, action, release.store, number=release.number, rows=release.rows, bytes=release.bytes)
+
+
+# ---- reads
+
+
+def get(sql: ReleaseStatements, store: str, number: int) -> Transaction[Release]:
+    """A release with its keys."""
+    yield from check_store(sql, store)
+    release = to_only_release((yield Ask(sql.get_release, (store, number))), store, number)
+    return (yield from with_keys(sql, release))
+
+
+def listed(sql: ReleaseStatements, store: str, before: int, limit: int) -> Transaction[list[Release]]:
+    """Releases below a number, the newest first, without their keys."""
+    yield from check_store(sql, store)
+    found = yield Ask(sql.list_releases, (store, before, limit))
+    return [to_release(record) for record in found]
+
+
+def rows(
+    sql: ReleaseStatements, store: str, number: int, after: int, limit: int, max_bytes: int, conflicts_only: bool
+) -> Transaction[list[ReleaseRow]]:
+    """Rows of a release behind a place: up to ``limit``, of up to ``max_bytes`` together, and always the first."""
+    yield from check_store(sql, store)
+    to_only_release((yield Ask(sql.get_release, (store, number))), store, number)
+    return to_rows((yield Ask(sql.release_page, (store, number, after, limit, max_bytes, conflicts_only))))
+
+
+def to_rows(records: Iterable[Sequence[Any]]) -> list[ReleaseRow]:
+    """From the columns of RELEASE_PAGE."""
+    return [
+        ReleaseRow(
+            place,
+            key,
+            partition,
+            row_id,
+            value,
+            unpack_metadata(metadata),
+            base,
+            had,
+            unpack_metadata(had_metadata),
+            found,
+            ReleaseOutcome(outcome),
+            version,
+            undo_version,
+        )
+        for (
+            place,
+            key,
+            partition,
+            row_id,
+            value,
+            metadata,
+            base,
+            had,
+            had_metadata,
+            found,
+            outcome,
+            version,
+            undo_version,
+        ) in records
+    ]

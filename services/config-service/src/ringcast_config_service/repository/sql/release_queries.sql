@@ -1,0 +1,248 @@
+-- The statements of releases, the same for all databases. loader.py describes the format.
+
+---- Fragments ----
+
+-- release_columns --
+-- A release as releases.to_release reads it.
+store, number, stage_id, state, work, kept, row_count, byte_count, batches, reached, published, undone, skipped,
+author, reason, changed_by, change_reason, problem, staged_at_ms, changed_at_ms, worked_at_ms
+
+-- found_version --
+-- The version of the live row that a row of a release is about, 0 if there is none. A subquery for each row keeps to the
+-- primary key.
+coalesce((
+    SELECT r.version FROM rows r
+    WHERE r.key_id = k.key_id AND r.partition = s.partition AND r.row_id = s.row_id AND NOT r.deleted
+), 0)
+
+---- Releases ----
+
+-- LOCK_STORE_NAME --
+-- The store $1, which can't be purged before the transaction ends.
+SELECT name FROM stores WHERE name = $1 {for_key_share}
+
+-- NEXT_RELEASE --
+-- The next number of a release of the store $1; others wait for it until the transaction ends.
+INSERT INTO release_numbers (store, last) VALUES ($1, 1)
+ON CONFLICT (store) DO UPDATE SET last = release_numbers.last + 1 RETURNING last
+
+-- COUNT_OPEN_RELEASES --
+-- How many releases of the store $1 are neither done nor dropped.
+SELECT count(*) FROM releases WHERE store = $1 AND state IN ('staging', 'staged', 'publishing', 'undoing')
+
+-- INSERT_RELEASE --
+-- Creates the release $2 of the store $1 with the stage id $3; $4 stages it, because of $5.
+INSERT INTO releases ({release_columns})
+VALUES ($1, $2, $3, 'staging', '', true, 0, 0, 0, 0, 0, 0, 0, $4, $5, '', '', '', {now_ms}, {now_ms}, {now_ms})
+
+-- FIND_STAGE --
+-- The release of the store $1 with the stage id $2, locked.
+SELECT {release_columns} FROM releases WHERE store = $1 AND stage_id = $2 {for_update}
+
+-- GET_RELEASE --
+-- The release $2 of the store $1.
+SELECT {release_columns} FROM releases WHERE store = $1 AND number = $2
+
+-- LOCK_RELEASE --
+-- The same, locked.
+SELECT {release_columns} FROM releases WHERE store = $1 AND number = $2 {for_update}
+
+-- LIST_RELEASES --
+-- Up to $3 releases of the store $1 with a number below $2, the newest first.
+SELECT {release_columns} FROM releases WHERE store = $1 AND number < $2 ORDER BY number DESC LIMIT $3
+
+-- SET_RELEASE --
+-- Stores what changes of the release $2 of the store $1.
+UPDATE releases
+SET state = $3, work = $4, kept = $5, row_count = $6, byte_count = $7, batches = $8, reached = $9, published = $10,
+    undone = $11, skipped = $12, changed_by = $13, change_reason = $14, problem = $15, worked_at_ms = {now_ms},
+    changed_at_ms = CASE WHEN state <> $3 THEN {now_ms} ELSE changed_at_ms END
+WHERE store = $1 AND number = $2
+
+-- SET_PROBLEM --
+-- Notes why the work at the release $2 of the store $1 has halted.
+UPDATE releases SET problem = $3, worked_at_ms = {now_ms} WHERE store = $1 AND number = $2 AND work <> ''
+
+-- DUE_RELEASES --
+-- Releases at which nobody has worked for $1 ms although there is something to do.
+SELECT store, number FROM releases
+WHERE work <> '' AND worked_at_ms <= {now_ms} - $1::BIGINT ORDER BY worked_at_ms LIMIT 100
+
+-- OLD_RELEASES --
+-- Releases that have been staged for $1 ms, or done for $2 ms, and still have their rows.
+SELECT store, number FROM releases
+WHERE kept AND work = '' AND (
+    (state IN ('staging', 'staged') AND staged_at_ms <= {now_ms} - $1::BIGINT)
+    OR (state IN ('published', 'undone') AND changed_at_ms <= {now_ms} - $2::BIGINT)
+)
+ORDER BY changed_at_ms LIMIT 100
+
+-- IS_STAGED_LONG --
+-- A row if the release $2 of the store $1 has been staged for $3 ms.
+SELECT number FROM releases WHERE store = $1 AND number = $2 AND staged_at_ms <= {now_ms} - $3::BIGINT
+
+-- FORGET_RELEASES --
+-- Forgets releases of the store $1 up to the number $2 that are done and have no rows.
+DELETE FROM releases WHERE store = $1 AND number <= $2 AND NOT kept AND work = ''
+
+-- FORGET_RELEASE_KEYS --
+-- Forgets the keys of releases up to the number $2 that are not there.
+DELETE FROM release_keys WHERE store = $1 AND number <= $2
+    AND number NOT IN (SELECT r.number FROM releases r WHERE r.store = $1 AND r.number <= $2)
+
+---- Rows of releases ----
+
+-- INSERT_RELEASE_ROW --
+-- Stages a row; nothing if the release has it already.
+INSERT INTO release_rows (
+    store, number, place, config_key, partition, row_id, value, metadata, size, base,
+    outcome, version, undo_version, old_size
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'waiting', 0, 0, 0)
+ON CONFLICT (store, number, config_key, row_id) DO NOTHING
+
+-- COUNT_RELEASE_ROWS --
+-- How many rows of the release $2 of the store $1 are behind the place $3.
+SELECT count(*) FROM release_rows WHERE store = $1 AND number = $2 AND place > $3
+
+-- INSERT_RELEASE_KEYS --
+-- Notes the keys of the release $2 of the store $1, all of whose rows are there.
+INSERT INTO release_keys (store, number, config_key, key_id, added, changed, deleted)
+SELECT s.store, s.number, s.config_key, max(k.key_id),
+    count(CASE WHEN s.base = 0 THEN 1 END), count(CASE WHEN s.base > 0 AND s.value IS NOT NULL THEN 1 END),
+    count(CASE WHEN s.value IS NULL THEN 1 END)
+FROM release_rows s LEFT JOIN config_keys k ON k.store = s.store AND k.name = s.config_key
+WHERE s.store = $1 AND s.number = $2 GROUP BY s.store, s.number, s.config_key
+
+-- RELEASE_KEYS --
+-- The keys of the release $2 of the store $1, with the id that each had and the id that it has.
+SELECT r.config_key, r.added, r.changed, r.deleted, r.key_id, k.key_id
+FROM release_keys r LEFT JOIN config_keys k ON k.store = r.store AND k.name = r.config_key
+WHERE r.store = $1 AND r.number = $2 ORDER BY r.config_key
+
+-- SET_RELEASE_KEY --
+-- Notes the id of the key $3, which the release $2 of the store $1 has created.
+UPDATE release_keys SET key_id = (SELECT k.key_id FROM config_keys k WHERE k.store = $1 AND k.name = $3)
+WHERE store = $1 AND number = $2 AND config_key = $3 AND key_id IS NULL
+
+-- RELEASE_CONFLICTS --
+-- Up to $3 rows of the release $2 of the store $1 that were written since it was staged, and how many they are.
+SELECT f.config_key, f.row_id, count(*) OVER () AS many FROM (
+    SELECT s.place, s.config_key, s.row_id, s.base, {found_version} AS found
+    FROM release_rows s LEFT JOIN config_keys k ON k.store = s.store AND k.name = s.config_key
+    WHERE s.store = $1 AND s.number = $2
+) AS f
+WHERE f.found <> f.base ORDER BY f.place LIMIT $3
+
+-- PUBLISH_PAGE --
+-- Up to $4 rows of the release $2 of the store $1 behind the place $3, of up to $5 bytes together, and always the first.
+SELECT place, config_key, partition, row_id, value, metadata, size, base FROM (
+    SELECT page.*, sum(size) OVER (ORDER BY place ROWS UNBOUNDED PRECEDING) AS total FROM (
+        SELECT place, config_key, partition, row_id, value, metadata, size, base FROM release_rows
+        WHERE store = $1 AND number = $2 AND place > $3 ORDER BY place LIMIT $4
+    ) AS page
+) AS measured
+WHERE total <= $5::BIGINT OR total = size ORDER BY place
+
+-- UNDO_PAGE --
+-- The same of rows before the place $3 that were published, the last first: what each was before.
+SELECT place, config_key, partition, row_id, deletes, version, base, old_value, old_metadata, old_size FROM (
+    SELECT page.*, sum(old_size) OVER (ORDER BY place DESC ROWS UNBOUNDED PRECEDING) AS total FROM (
+        SELECT place, config_key, partition, row_id, value IS NULL AS deletes, version, base, old_value, old_metadata,
+            old_size
+        FROM release_rows
+        WHERE store = $1 AND number = $2 AND place < $3 AND outcome = 'published' ORDER BY place DESC LIMIT $4
+    ) AS page
+) AS measured
+WHERE total <= $5::BIGINT OR total = old_size ORDER BY place DESC
+
+-- KEEP_OLD_ROWS --
+-- Keeps what the rows behind the place $3 and up to $4 of the release $2 of the store $1 hold at their base.
+-- Of a version that is not the row's any more nothing is kept, and such a row is not published.
+UPDATE release_rows
+SET old_value = (
+        SELECT r.value FROM rows r WHERE r.partition = release_rows.partition AND r.row_id = release_rows.row_id
+            AND r.version = release_rows.base AND NOT r.deleted AND r.key_id = (
+                SELECT k.key_id FROM config_keys k WHERE k.store = $1 AND k.name = release_rows.config_key
+            )
+    ),
+    old_metadata = (
+        SELECT r.metadata FROM rows r WHERE r.partition = release_rows.partition AND r.row_id = release_rows.row_id
+            AND r.version = release_rows.base AND NOT r.deleted AND r.key_id = (
+                SELECT k.key_id FROM config_keys k WHERE k.store = $1 AND k.name = release_rows.config_key
+            )
+    ),
+    old_size = coalesce((
+        SELECT r.size FROM rows r WHERE r.partition = release_rows.partition AND r.row_id = release_rows.row_id
+            AND r.version = release_rows.base AND NOT r.deleted AND r.key_id = (
+                SELECT k.key_id FROM config_keys k WHERE k.store = $1 AND k.name = release_rows.config_key
+            )
+    ), 0)
+WHERE store = $1 AND number = $2 AND place > $3 AND place <= $4 AND base > 0
+
+-- SET_PUBLISHED --
+-- Notes what became of the row at the place $3 of the release $2 of the store $1: $4, at the version $5.
+UPDATE release_rows SET outcome = $4, version = $5 WHERE store = $1 AND number = $2 AND place = $3
+
+-- SET_UNDONE --
+-- Notes the same when it is written back.
+UPDATE release_rows SET outcome = $4, undo_version = $5 WHERE store = $1 AND number = $2 AND place = $3
+
+-- RELEASE_PAGE --
+-- Up to $4 rows of the release $2 of the store $1 behind the place $3, of up to $5 bytes together, and always the first;
+-- where $6 only those that others have written. With each what it was before: as it is now, or as it was published.
+SELECT place, config_key, partition, row_id, value, metadata, base, had_value, had_metadata, found, outcome, version,
+    undo_version
+FROM (
+    SELECT page.*, sum(all_bytes) OVER (ORDER BY place ROWS UNBOUNDED PRECEDING) AS total FROM (
+        SELECT joined.*, joined.size + joined.had_size AS all_bytes FROM (
+            SELECT s.place, s.config_key, s.partition, s.row_id, s.value, s.metadata, s.size, s.base, s.outcome,
+                s.version, s.undo_version, coalesce(n.version, 0) AS found,
+                CASE WHEN s.outcome IN ('waiting', 'skipped') THEN n.value ELSE s.old_value END AS had_value,
+                CASE WHEN s.outcome IN ('waiting', 'skipped') THEN n.metadata ELSE s.old_metadata END AS had_metadata,
+                CASE WHEN s.outcome IN ('waiting', 'skipped') THEN coalesce(n.size, 0) ELSE s.old_size END AS had_size
+            FROM release_rows s
+            LEFT JOIN config_keys k ON k.store = s.store AND k.name = s.config_key
+            LEFT JOIN rows n ON n.key_id = k.key_id AND n.partition = s.partition AND n.row_id = s.row_id
+                AND NOT n.deleted
+            WHERE s.store = $1 AND s.number = $2 AND s.place > $3
+        ) AS joined
+        WHERE NOT $6::BOOLEAN OR outcome IN ('skipped', 'kept') OR (outcome = 'waiting' AND found <> base)
+        ORDER BY place LIMIT $4
+    ) AS page
+) AS measured
+WHERE total <= $5::BIGINT OR total = all_bytes ORDER BY place
+
+-- REMOVE_RELEASE_ROWS --
+-- Removes up to $3 rows of the release $2 of the store $1, the first first.
+DELETE FROM release_rows WHERE store = $1 AND number = $2 AND place IN (
+    SELECT place FROM release_rows WHERE store = $1 AND number = $2 ORDER BY place LIMIT $3
+)
+
+---- Purge ----
+
+-- PURGE_RELEASE_ROWS --
+-- Removes up to $3 rows of releases of the store $1: of the key $2, or of all keys where it is ''.
+DELETE FROM release_rows WHERE store = $1 AND (number, place) IN (
+    SELECT number, place FROM release_rows WHERE store = $1 AND ($2::TEXT = '' OR config_key = $2::TEXT) LIMIT $3
+)
+
+-- IS_EXPIRED --
+-- A row if the store $1 is being purged.
+SELECT name FROM stores WHERE name = $1 AND expires_at_ms = 0
+
+-- DROP_RELEASE_ROWS --
+-- Removes the rows of all releases of the store $1.
+DELETE FROM release_rows WHERE store = $1
+
+-- DROP_RELEASE_KEYS --
+-- Removes their keys.
+DELETE FROM release_keys WHERE store = $1
+
+-- DROP_RELEASES --
+-- Removes the releases.
+DELETE FROM releases WHERE store = $1
+
+-- DROP_RELEASE_NUMBERS --
+-- Removes the number of the last one.
+DELETE FROM release_numbers WHERE store = $1

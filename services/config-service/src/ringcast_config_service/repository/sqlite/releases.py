@@ -1,0 +1,119 @@
+"""Releases in SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from ringcast_config_service.repository import releases
+from ringcast_config_service.repository.base import Authorship, StoreRecord
+from ringcast_config_service.repository.release_records import Release, ReleaseRow, StageBatch, Step
+from ringcast_config_service.repository.release_steps import step
+from ringcast_config_service.repository.release_transactions import Ask, Each, ReleaseStatements, Transaction, Write
+from ringcast_config_service.repository.sql.statements import Sqlite as Sql
+from ringcast_config_service.repository.sqlite.audit import add_facts
+from ringcast_config_service.repository.sqlite.session import Sessions
+from ringcast_config_service.repository.sqlite.writer import write
+
+T = TypeVar("T")
+
+_SQL: Final = ReleaseStatements(
+    lock_store_name=Sql.LOCK_STORE_NAME,
+    get_store=Sql.GET_STORE,
+    next_release=Sql.NEXT_RELEASE,
+    count_open_releases=Sql.COUNT_OPEN_RELEASES,
+    insert_release=Sql.INSERT_RELEASE,
+    find_stage=Sql.FIND_STAGE,
+    get_release=Sql.GET_RELEASE,
+    lock_release=Sql.LOCK_RELEASE,
+    list_releases=Sql.LIST_RELEASES,
+    set_release=Sql.SET_RELEASE,
+    is_staged_long=Sql.IS_STAGED_LONG,
+    old_releases=Sql.OLD_RELEASES,
+    forget_releases=Sql.FORGET_RELEASES,
+    forget_release_keys=Sql.FORGET_RELEASE_KEYS,
+    insert_release_row=Sql.INSERT_RELEASE_ROW,
+    count_release_rows=Sql.COUNT_RELEASE_ROWS,
+    insert_release_keys=Sql.INSERT_RELEASE_KEYS,
+    release_keys=Sql.RELEASE_KEYS,
+    set_release_key=Sql.SET_RELEASE_KEY,
+    release_conflicts=Sql.RELEASE_CONFLICTS,
+    publish_page=Sql.PUBLISH_PAGE,
+    undo_page=Sql.UNDO_PAGE,
+    keep_old_rows=Sql.KEEP_OLD_ROWS,
+    set_published=Sql.SET_PUBLISHED,
+    set_undone=Sql.SET_UNDONE,
+    remove_release_rows=Sql.REMOVE_RELEASE_ROWS,
+    release_page=Sql.RELEASE_PAGE,
+)
+
+
+class SqliteReleases:
+    """:class:`~ringcast_config_service.repository.parts.ReleaseRepository`."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def stage(self, store: StoreRecord, batch: StageBatch, by: Authorship) -> Release:
+        return await self._write(lambda: releases.stage(_SQL, store, batch, by))
+
+    async def get(self, store: str, number: int) -> Release:
+        return await self._read(lambda: releases.get(_SQL, store, number))
+
+    async def newest(self, store: str, before: int, limit: int) -> list[Release]:
+        return await self._read(lambda: releases.listed(_SQL, store, before, limit))
+
+    async def rows(
+        self, store: str, number: int, after: int, limit: int, max_bytes: int, *, conflicts_only: bool
+    ) -> list[ReleaseRow]:
+        words = store, number, after, limit, max_bytes, conflicts_only
+        return await self._read(lambda: releases.rows(_SQL, *words))
+
+    async def publish(self, store: str, number: int, staged_ms: int, by: Authorship) -> Release:
+        await self._read(lambda: releases.check_publishable(_SQL, store, number, staged_ms))
+        return await self._write(lambda: releases.publish(_SQL, store, number, by))
+
+    async def undo(self, store: str, number: int, by: Authorship) -> Release:
+        return await self._write(lambda: releases.undo(_SQL, store, number, by))
+
+    async def drop(self, store: str, number: int, by: Authorship) -> Release:
+        return await self._write(lambda: releases.drop(_SQL, store, number, by))
+
+    async def step(self, store: str, number: int, generation: int) -> Step:
+        return await self._write(lambda: step(_SQL, store, number, generation))
+
+    async def expire(self, staged_ms: int, done_ms: int) -> Release | None:
+        return await self._write(lambda: releases.expire(_SQL, staged_ms, done_ms))
+
+    async def due(self, idle_ms: int) -> list[tuple[str, int]]:
+        return await self._sessions.read(lambda db: db.execute(Sql.DUE_RELEASES, (idle_ms,)).fetchall())
+
+    async def set_problem(self, store: str, number: int, problem: str) -> None:
+        await self._sessions.write(lambda db: db.execute(Sql.SET_PROBLEM, (store, number, problem)).rowcount)
+
+    async def _read(self, make: Callable[[], Transaction[T]]) -> T:
+        return await self._sessions.read(lambda db: _run(db, make()))
+
+    async def _write(self, make: Callable[[], Transaction[T]]) -> T:
+        return await self._sessions.write(lambda db: _run(db, make()))
+
+
+def _run(db: sqlite3.Connection, transaction: Transaction[T]) -> T:
+    answer: Any = None
+    try:
+        while True:
+            asked = transaction.send(answer)
+            answer = None
+            if isinstance(asked, Ask):
+                answer = db.execute(asked.text, asked.params).fetchall()
+            elif isinstance(asked, Each):
+                db.executemany(asked.text, asked.params)
+            elif isinstance(asked, Write):
+                answer = write(db, asked.requests, int(time.time() * 1000))
+            else:
+                add_facts(db, asked.facts)
+    except StopIteration as end:
+        result: T = end.value
+        return result

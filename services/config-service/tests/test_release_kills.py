@@ -1,0 +1,198 @@
+"""The service is killed within and behind the transactions that publish and undo a release; the next one goes on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Final
+
+import grpc.aio
+import nats
+from ringcast_config_service.repository import HistoryFilter, ListFilter, make_repository
+from ringcast_testkit import ManagedProcess, NatsServer, until
+from ringcast_wire import decode_event, names
+from ringcast_wire.grpc import ConfigServiceStub, pb
+
+SERVICE: Final = """
+import os, signal, sys
+from ringcast_config_service import releases as work
+from ringcast_config_service.__main__ import main
+from ringcast_config_service.repository import release_steps
+from ringcast_config_service.repository.sqlite import releases as sqlite
+
+phase, where = sys.argv.pop(1).split(":")
+release_steps.STEP_ROWS = 4
+work.ReleaseWork.__init__.__kwdefaults__["takeover_ms"] = 0
+committed = 0
+
+def dies():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def watched(transaction):
+    answer, now = None, ""
+    while True:
+        try:
+            asked = transaction.send(answer)
+        except StopIteration as end:
+            return end.value
+        text = getattr(asked, "text", "WRITE")
+        if text in (sqlite._SQL.publish_page, sqlite._SQL.undo_page):
+            now = "publish" if text == sqlite._SQL.publish_page else "undo"
+        answer = yield asked
+        if now == phase and committed and text == getattr(sqlite._SQL, where, "WRITE" if where == "write" else None):
+            dies()
+
+run, step = sqlite._run, sqlite.SqliteReleases.step
+
+async def counted(self, *words):
+    global committed
+    done = await step(self, *words)
+    if done.events and done.release.work == phase:
+        committed += 1
+        if where == "committed":
+            dies()
+    return done
+
+sqlite._run = lambda db, transaction: run(db, watched(transaction))
+sqlite.SqliteReleases.step = counted
+main()
+"""
+"""The service with small steps. It kills itself in its second step of a phase, once it has done what ``where`` says, or
+right behind the commit of the first one, before an event of it is published."""
+
+ROWS: Final = 24
+
+
+class Instance:
+    """A process with an order to die."""
+
+    def __init__(self, directory: Path, order: str, nats_url: str, database: str) -> None:
+        self._ready = directory / f"ready-{order.replace(':', '-')}.json"
+        listen = ("--listen", "127.0.0.1:0", "--metrics-listen", "off", "--ready-file", str(self._ready))
+        words = ("--nats", nats_url, "--database", database, *listen)
+        self.process = ManagedProcess("config-service", [sys.executable, "-c", SERVICE, order, *words])
+
+    async def address(self) -> str:
+        await until(self._ready.exists)
+        return str(json.loads(self._ready.read_text())["grpc"])
+
+    async def died(self) -> None:
+        await until(lambda: self.process.returncode is not None)
+
+
+async def change(instance: Instance, method: str) -> None:
+    """Asks for the change; the instance may die before it answers."""
+    async with grpc.aio.insecure_channel(await instance.address()) as channel:
+        try:
+            await getattr(ConfigServiceStub(channel), method)(pb.ChangeReleaseRequest(store="s", number=1))
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise
+
+
+async def release(instance: Instance) -> pb.Release:
+    async with grpc.aio.insecure_channel(await instance.address()) as channel:
+        found: pb.Release = await ConfigServiceStub(channel).GetRelease(pb.GetReleaseRequest(store="s", number=1))
+        return found
+
+
+async def stage(instance: Instance) -> dict[str, str]:
+    """A release that adds, changes and deletes rows; the rows before it."""
+    before = {f"r{number}": "old" for number in range(ROWS) if number % 3}
+    async with grpc.aio.insecure_channel(await instance.address()) as channel:
+        stub = ConfigServiceStub(channel)
+        await stub.CreateStore(pb.CreateStoreRequest(name="s", partition_count=4))
+        done = await stub.Commit(
+            pb.CommitRequest(
+                store="s", writes=[pb.KeyedWrite(key="k", row=pb.RowWrite(row_id=row, value="old")) for row in before]
+            )
+        )
+        versions = dict(zip(before, (row.version for row in done.rows), strict=True))
+        rows = [
+            pb.RowWrite(
+                row_id=f"r{number}",
+                value="" if number % 3 == 1 else "new",
+                delete=number % 3 == 1,
+                if_version=versions.get(f"r{number}"),
+                if_absent=number % 3 == 0,
+            )
+            for number in range(ROWS)
+        ]
+        writes = [pb.KeyedWrite(key="k", row=row) for row in rows]
+        await stub.StageRelease(pb.StageReleaseRequest(store="s", stage_id="one", rows=writes, complete=True))
+    return before
+
+
+async def reached(instance: Instance, state: int) -> bool:
+    """Whether the release is in a state."""
+    return (await release(instance)).state == state
+
+
+async def is_published(nats_url: str, wanted: dict[int, int]) -> bool:
+    """Whether the events on the stream, in whatever order, lead from revision 0 of each partition to its head."""
+    nc = await nats.connect(nats_url)
+    try:
+        js, stream = nc.jetstream(), names.notify_stream("s")
+        steps: dict[int, dict[int, int]] = {}
+        for number in range(1, (await js.stream_info(stream)).state.last_seq + 1):
+            message = await js.get_msg(stream, number)
+            event = decode_event(message.data or b"")
+            steps.setdefault(int(str(message.subject).rpartition(".")[2]), {})[event.prev] = event.rev
+    finally:
+        await nc.close()
+    reached = dict.fromkeys(wanted, 0)
+    for partition, found in steps.items():
+        while reached[partition] in found:
+            reached[partition] = found.pop(reached[partition])
+    return reached == wanted
+
+
+async def test_an_instance_that_is_killed_anywhere_leaves_the_rest_to_the_next(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    nats_url = nats_server.url
+    database = f"sqlite:{tmp_path / 'ringcast.db'}"
+    started: list[Instance] = []
+
+    def start(order: str) -> Instance:
+        started.append(Instance(tmp_path, order, nats_url, database))
+        return started[-1]
+
+    try:
+        first = start("publish:write")
+        before = await stage(first)
+        await change(first, "PublishRelease")
+        await first.died()
+        await start("publish:committed").died()
+        last = start("undo:set_undone")
+
+        await until(lambda: reached(last, pb.RELEASE_STATE_PUBLISHED))
+        assert (await release(last)).published == ROWS
+        await change(last, "UndoRelease")
+        await last.died()
+        await start("undo:committed").died()
+        last = start("none:none")
+        await until(lambda: reached(last, pb.RELEASE_STATE_UNDONE))
+        done = await release(last)
+        assert (done.published, done.undone, done.skipped) == (ROWS, ROWS, 0)
+
+        repo = make_repository(database)
+        await repo.open()
+        try:
+            rows = [found.row async for page in repo.reader.list_rows("s", "k", ListFilter()) for found in page]
+            assert {row.row_id: row.value for row in rows} == before
+            written: dict[int, list[int]] = {}
+            async for page in repo.reader.history("s", "k", HistoryFilter()):
+                for revision in page:
+                    written.setdefault(revision.partition, []).append(revision.row.version)
+            heads = (await repo.reader.heads("s", "k")).heads
+            assert sum(map(len, written.values())) == len(before) + 2 * ROWS, "each row once in each phase"
+            assert written == {partition: list(range(1, head + 1)) for partition, head in enumerate(heads)}
+            wanted = dict(enumerate(heads))
+        finally:
+            await repo.close()
+        await until(lambda: is_published(nats_url, wanted))
+    finally:
+        for instance in started:
+            instance.process.kill()

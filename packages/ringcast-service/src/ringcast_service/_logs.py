@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -15,6 +17,9 @@ from ringcast_service._settings import setting
 
 LOG_FORMATS: Final = ("text", "json")
 
+MINUTE_S: Final = 60.0
+LINES_A_MINUTE: Final = 60
+"""Of one event of one logger. More are counted."""
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 _OF_EVERY_RECORD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "event"}
 _OF_THE_LINE: Final = ("time", "level", "logger", "event", "message", "traceback", "stack")
@@ -29,8 +34,41 @@ def start_logging(level: str, form: str) -> None:
     """Sends the records of all loggers, from ``level`` on, to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(_TEXT))
+    handler.addFilter(RepeatedEvents())
     logging.basicConfig(level=level.upper(), handlers=[handler])
     logging.getLogger("nats").setLevel(logging.CRITICAL)  # our own callback logs its errors
+
+
+class RepeatedEvents(logging.Filter):
+    """Lets so many lines of one event a minute through, from WARNING on, and counts the others.
+
+    The next line that gets through has the count as ``unlogged``. So an outage that fails thousands of operations fills
+    no disk. What is no event, or is below WARNING, is not limited; the number of events is that of the program's.
+    """
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock_s = clock_s
+        self._counts: dict[tuple[str, str], tuple[float, int, int]] = {}
+        """By logger and event: when the minute ends, the lines in it, and those that were left out since the last."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is written."""
+        event = getattr(record, "event", None)
+        if event is None or record.levelno < logging.WARNING:
+            return True
+        place, now_s = (record.name, event), self._clock_s()
+        until_s, lines, unlogged = self._counts.get(place, (now_s + MINUTE_S, 0, 0))
+        if now_s >= until_s:
+            until_s, lines = now_s + MINUTE_S, 0
+        if lines >= LINES_A_MINUTE:
+            self._counts[place] = until_s, lines, unlogged + 1
+            return False
+        self._counts[place] = until_s, lines + 1, 0
+        if unlogged:
+            record.msg, record.args = f"{record.getMessage()} unlogged={unlogged}", None
+            record.unlogged = unlogged
+        return True
 
 
 class JsonFormatter(logging.Formatter):

@@ -274,6 +274,7 @@ async def test_a_worker_that_gets_no_events_is_made_no_owner_until_it_does(
     client: ConfigServiceClient, worker: Callable[..., Worker], server: NatsServer
 ) -> None:
     """It left its partitions to others before its store migrated."""
+    await asyncio.to_thread(server.reload, **users())  # a test before this one has let it make consumers
     await client.create_store("moved", partition_count=8)
     await client.migrate_store("moved", Stage.SHADOW)
 

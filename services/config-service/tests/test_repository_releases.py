@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from ringcast_config_service.releases import Releases
 from ringcast_config_service.repository import (
     Authorship,
     Deletion,
@@ -19,6 +20,8 @@ from ringcast_config_service.repository import (
     make_repository,
     release_steps,
 )
+from ringcast_config_service.writes.batches import RowInput
+from ringcast_config_service.writes.terms import KeyedRow
 from ringcast_core import row_partition
 from ringcast_wire import (
     ConditionFailedError,
@@ -261,6 +264,93 @@ async def test_batches_that_are_sent_again_count_once_and_others_are_refused(ben
     with pytest.raises(InvalidInputError, match="a release without rows can't be staged"):
         await stages(bench.store, StageBatch("y", 0, [], True), BY)
     assert [release.number for release in await bench.repo.releases.newest("s", 100, 10)] == [1]
+
+
+async def test_a_batch_that_is_sent_again_has_to_be_the_same(bench: Bench) -> None:
+    stages = bench.repo.releases.stage
+    first, second = [staged("a", "1", 0)], [staged("b", "1", 0, metadata={"x": "y", "z": "1"})]
+    await stages(bench.store, StageBatch("x", 0, first, False), BY)
+    for rows, complete in (
+        ([staged("a", "2", 0)], False),
+        ([staged("a", None, 1)], False),
+        ([staged("a", "1", 0, key="k2")], False),
+        ([staged("a", "1", 0, metadata={"x": "y"})], False),
+        ([*first, *second], False),
+        ([], False),
+        (first, True),
+    ):
+        with pytest.raises(InvalidInputError, match=r"sequence 0 of release 1 .* is staged with other rows"):
+            await stages(bench.store, StageBatch("x", 0, rows, complete), BY)
+    with pytest.raises(InvalidInputError, match="release 1 of store 's', which another principal has begun"):
+        await stages(bench.store, StageBatch("x", 1, second, True), Authorship("mallory"))
+    await stages(bench.store, StageBatch("x", 1, second, True), BY)
+    with pytest.raises(InvalidInputError, match="is staged with other rows"):
+        await stages(bench.store, StageBatch("x", 1, second, False), BY)
+    assert [(row.row_id, row.value) for row in await rows_of(bench, 1)] == [("a", "1"), ("b", "1")]
+    await bench.repo.releases.drop("s", 1, BY)
+    with pytest.raises(InvalidInputError, match="release 1 of store 's', which is dropped"):
+        await stages(bench.store, StageBatch("x", 1, second, True), BY)
+
+
+async def test_a_release_that_is_completed_just_now_is_not_published_unseen(
+    sqlite_bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = sqlite_bench
+    releases = bench.repo.releases
+    await bench.write({"a": "theirs"})
+    await releases.stage(bench.store, StageBatch("x", 0, [staged("a", "1", 0)], False), BY)
+    read = releases._read
+
+    async def then_complete(make: Any) -> Any:
+        found = await read(make)
+        await releases.stage(bench.store, StageBatch("x", 1, [staged("b", "1", 0)], True), BY)
+        return found
+
+    monkeypatch.setattr(releases, "_read", then_complete)
+    with pytest.raises(ConditionFailedError, match="can't be published: it is staging"):
+        await releases.publish("s", 1, DAY_MS, BY)
+
+
+async def test_a_batch_has_so_many_bytes_at_most(sqlite_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_BATCH_BYTES", 3)
+    calls: Any = Releases(sqlite_bench.repo, cast(Any, None), staged_ms=DAY_MS)
+    rows = [KeyedRow("k", RowInput(name, "1", None, 0)) for name in "ab"]
+    with pytest.raises(InvalidInputError, match="rows has 4 bytes: at most 3 are allowed in a batch"):
+        await calls.stage("s", "one", 0, rows, BY, complete=True)
+
+
+async def test_rows_written_since_they_were_published_are_conflicts_of_an_undo(bench: Bench) -> None:
+    await bench.write({"gone": "1", "back": "1"})
+    versions = {row.row.row_id: row.row.version async for page in _list(bench) for row in page}
+    deletes = [staged(name, None, versions[name]) for name in ("gone", "back")]
+    await stage(bench, staged("a", "1", 0), staged("b", "1", 0), *deletes)
+    await bench.repo.releases.publish("s", 1, DAY_MS, BY)
+    await work(bench, 1)
+    assert await rows_of(bench, 1, conflicts_only=True) == []
+    await bench.write({"b": "theirs", "back": "theirs"})
+    assert [row.row_id for row in await rows_of(bench, 1, conflicts_only=True)] == ["b", "back"]
+
+
+async def test_callers_leave_the_connections_of_postgresql_to_the_relay(
+    postgres_bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = postgres_bench
+    sessions = bench.repo._sessions
+    transact, running, most = sessions.transact, 0, 0
+
+    async def counted(*words: Any) -> Any:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        try:
+            return await transact(*words)
+        finally:
+            running -= 1
+
+    monkeypatch.setattr(sessions, "transact", counted)
+    await asyncio.gather(*(stage(bench, staged("a", "1", 0), stage_id=f"{number}") for number in range(8)))
+    await asyncio.gather(*(bench.repo.releases.drop("s", number, BY) for number in range(1, 9)))
+    assert most == 1
 
 
 async def test_the_limits_of_releases(sqlite_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

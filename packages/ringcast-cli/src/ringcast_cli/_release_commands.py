@@ -220,7 +220,7 @@ def publish(context: click.Context, store: str, number: int) -> int:
     Once it has begun the service goes on by itself; the same command again waits for the rest. A row that somebody
     writes meanwhile stays as it is and is counted as skipped; the exit code is then 1.
     """
-    return _change(context, store, number, ConfigServiceClient.publish_release)
+    return _change(context, store, number, ConfigServiceClient.publish_release, ReleaseState.PUBLISHED)
 
 
 @release.command()
@@ -234,7 +234,7 @@ def undo(context: click.Context, store: str, number: int) -> int:
     A row that somebody has written since it was published stays as it is and is counted as skipped; the exit code is
     then 1. A release that is undone can't be published again.
     """
-    return _change(context, store, number, ConfigServiceClient.undo_release)
+    return _change(context, store, number, ConfigServiceClient.undo_release, ReleaseState.UNDONE)
 
 
 @release.command()
@@ -244,10 +244,16 @@ def undo(context: click.Context, store: str, number: int) -> int:
 @click.pass_context
 def drop(context: click.Context, store: str, number: int) -> int:
     """Drop a release that is not published."""
-    return _change(context, store, number, ConfigServiceClient.drop_release)
+    return _change(context, store, number, ConfigServiceClient.drop_release, ReleaseState.DROPPED)
 
 
-def _change(context: click.Context, store: str, number: int, change: Callable[..., Awaitable[ReleaseInfo]]) -> int:
+def _change(
+    context: click.Context,
+    store: str,
+    number: int,
+    change: Callable[..., Awaitable[ReleaseInfo]],
+    wanted: ReleaseState,
+) -> int:
     config = settings_of(context)
     started_s = time.monotonic()
 
@@ -263,6 +269,9 @@ def _change(context: click.Context, store: str, number: int, change: Callable[..
         click.echo(f"release {done.number} of {visible(done.store)} is {done.state}: {_counts(done)}")
     if done.problem:
         note(f"ringcast: halted, and tried again by the service: {done.problem}")
+        return codes.FAILED
+    if done.state is not wanted:
+        note(f"ringcast: {visible(done.changed_by) or 'somebody'} has changed the release meanwhile")
         return codes.FAILED
     if done.skipped:
         note(

@@ -116,6 +116,8 @@ class ReleaseRowInfo:
         """Somebody else has written it since it was staged, or since it was published."""
         if self.outcome is ReleaseOutcome.WAITING:
             return self.found_version != self.staged_version
+        if self.outcome is ReleaseOutcome.PUBLISHED:
+            return self.found_version != (0 if self.value is None else self.version)
         return self.outcome in {ReleaseOutcome.SKIPPED, ReleaseOutcome.KEPT}
 
 

@@ -80,6 +80,7 @@ class Releases:
                 f"rows has {len(rows)} entries: at most {limits.MAX_BATCH_ROWS} are allowed in a batch", field="rows"
             )
         checked = []
+        total = 0
         for index, (key, row) in enumerate(rows):
             try:
                 names.check_name("key", key)
@@ -91,7 +92,12 @@ class Releases:
                 raise InvalidInputError(f"row {index} of the batch: {error}", field=error.field) from error
             partition = row_partition(row.row_id, record.partition_count)
             metadata = dict(row.metadata) if row.metadata else None
+            total += size
             checked.append(StagedRow(key, RowWrite(partition, row.row_id, row.value, metadata, size, condition)))
+        if total > limits.MAX_BATCH_BYTES:
+            raise InvalidInputError(
+                f"rows has {total} bytes: at most {limits.MAX_BATCH_BYTES} are allowed in a batch", field="rows"
+            )
         release = await self._releases.stage(record, StageBatch(stage_id, sequence, checked, complete), by)
         if complete:
             log.info("release.staged", store=store, release=release.number, rows=release.rows)

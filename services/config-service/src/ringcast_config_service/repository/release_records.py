@@ -131,7 +131,8 @@ class ReleaseRepository(Protocol):
         """Stores a batch of rows, unless it is stored; the first creates the release, the last completes it.
 
         Raises:
-            InvalidInputError: the release is complete, or the batch is not the next one, or a row comes twice.
+            InvalidInputError: the release is complete, or another principal's; or the batch is not the next one, or is
+                stored with other rows, or a row comes twice.
             LimitExceededError: there are too many open releases, or the release has too many rows or bytes.
         """
 

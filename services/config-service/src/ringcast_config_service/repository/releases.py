@@ -72,7 +72,8 @@ def stage(sql: ReleaseStatements, store: StoreRecord, batch: StageBatch, by: Aut
     """Stores a batch, unless it is there; the first one creates the release, the last one completes it.
 
     Raises:
-        InvalidInputError: the release is complete, or the batch is not the next one, or a row comes twice.
+        InvalidInputError: the release is complete, or another principal's; or the batch is not the next one, or is
+            stored with other rows, or a row comes twice.
         LimitExceededError: there are too many open releases, or the release has too many rows or bytes.
     """
     yield Ask(sql.lock_store_name, (store.name,))
@@ -81,8 +82,14 @@ def stage(sql: ReleaseStatements, store: StoreRecord, batch: StageBatch, by: Aut
     if record.partition_count != store.partition_count:
         raise UnavailableError(f"store {store.name!r} was purged and created again just now: try again")
     release = yield from _staging(sql, store.name, batch, by)
+    if release.author != by.author:
+        raise InvalidInputError(
+            f"stage_id {shown(batch.stage_id)} is that of {release.place}, which another principal has begun",
+            field="stage_id",
+        )
     if batch.sequence == release.batches - 1:
-        return (yield from with_keys(sql, release))  # the same batch again
+        yield from _check_same(sql, release, batch)
+        return (yield from with_keys(sql, release))
     if release.state is not ReleaseState.STAGING:
         raise InvalidInputError(f"stage_id {shown(batch.stage_id)} is that of {release.place}, which is complete")
     if batch.sequence != release.batches:
@@ -138,6 +145,29 @@ def _staging(sql: ReleaseStatements, store: str, batch: StageBatch, by: Authorsh
     return to_release(found[0])
 
 
+def _check_same(sql: ReleaseStatements, release: Release, batch: StageBatch) -> Transaction[None]:
+    """Refuses a batch with the number of the last one that is another batch."""
+    if release.work == REMOVE or not release.kept:
+        raise InvalidInputError(
+            f"stage_id {shown(batch.stage_id)} is that of {release.place}, which is {release.state}", field="stage_id"
+        )
+    before = release.rows - len(batch.rows)
+    same = before >= 0 and (batch.sequence > 0 or before == 0)
+    same = same and batch.complete == (release.state is not ReleaseState.STAGING)
+    if same:
+        place = release.store, release.number
+        page = yield Ask(sql.publish_page, (*place, before, len(batch.rows), limits.MAX_RELEASE_BYTES))
+        stored = [(key, row_id, value, unpack_metadata(data), base) for _, key, _, row_id, value, data, _, base in page]
+        same = stored == [
+            (key, row.row_id, row.value, row.metadata or None, row.condition or 0) for key, row in batch.rows
+        ]
+    if not same:
+        raise InvalidInputError(
+            f"sequence {batch.sequence} of {release.place} is staged with other rows: nothing of this batch is staged",
+            field="sequence",
+        )
+
+
 def _check_size(release: Release) -> None:
     for what, value, most in (
         ("rows", release.rows, limits.MAX_RELEASE_ROWS),
@@ -163,12 +193,14 @@ def check_publishable(sql: ReleaseStatements, store: str, number: int, staged_ms
     ``staged_ms``: how long it may have been staged.
 
     Raises:
-        ConditionFailedError: a row was written since it was staged, or the release is too old.
+        ConditionFailedError: a row was written since it was staged, or the release is too old, or in another state.
     """
     yield from check_store(sql, store)
     release = to_only_release((yield Ask(sql.get_release, (store, number))), store, number)
-    if release.state is not ReleaseState.STAGED:
+    if release.state in _BUSY:
         return
+    if release.state is not ReleaseState.STAGED:  # it could be when it is published, and nobody had looked at its rows
+        raise _wrong_state(release, "published")
     if (yield Ask(sql.is_staged_long, (store, number, staged_ms))):
         raise ConditionFailedError(
             f"{release.place} can't be published: it was staged more than {staged_ms // 1000} s ago", field="number"

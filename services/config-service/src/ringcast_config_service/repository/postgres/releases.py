@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -56,9 +57,11 @@ class PostgresReleases:
     def __init__(self, sessions: Sessions, watch: RecordWatch) -> None:
         self._sessions = sessions
         self._watch = watch
+        # Callers share the connections for upkeep with the relay: however many they are, they take one of them.
+        self._calls = asyncio.Lock()
 
     async def stage(self, store: StoreRecord, batch: StageBatch, by: Authorship) -> Release:
-        return await self._write(lambda: releases.stage(_SQL, store, batch, by))
+        return await self._call(lambda: releases.stage(_SQL, store, batch, by))
 
     async def get(self, store: str, number: int) -> Release:
         return await self._read(lambda: releases.get(_SQL, store, number))
@@ -74,13 +77,13 @@ class PostgresReleases:
 
     async def publish(self, store: str, number: int, staged_ms: int, by: Authorship) -> Release:
         await self._read(lambda: releases.check_publishable(_SQL, store, number, staged_ms))
-        return await self._write(lambda: releases.publish(_SQL, store, number, by))
+        return await self._call(lambda: releases.publish(_SQL, store, number, by))
 
     async def undo(self, store: str, number: int, by: Authorship) -> Release:
-        return await self._write(lambda: releases.undo(_SQL, store, number, by))
+        return await self._call(lambda: releases.undo(_SQL, store, number, by))
 
     async def drop(self, store: str, number: int, by: Authorship) -> Release:
-        return await self._write(lambda: releases.drop(_SQL, store, number, by))
+        return await self._call(lambda: releases.drop(_SQL, store, number, by))
 
     async def step(self, store: str, number: int, generation: int) -> Step:
         return await self._write(lambda: step(_SQL, store, number, generation))
@@ -99,6 +102,10 @@ class PostgresReleases:
     async def _read(self, make: Callable[[], Transaction[T]]) -> T:
         async with self._sessions.snapshot("snapshots") as db:
             return await self._run(db, make())
+
+    async def _call(self, make: Callable[[], Transaction[T]]) -> T:
+        async with self._calls:
+            return await self._write(make)
 
     async def _write(self, make: Callable[[], Transaction[T]]) -> T:
         return await self._sessions.transact(lambda db: self._run(db, make()))

@@ -208,6 +208,7 @@ FROM (
             WHERE s.store = $1 AND s.number = $2 AND s.place > $3
         ) AS joined
         WHERE NOT $6::BOOLEAN OR outcome IN ('skipped', 'kept') OR (outcome = 'waiting' AND found <> base)
+            OR (outcome = 'published' AND found <> CASE WHEN value IS NULL THEN 0 ELSE version END)
         ORDER BY place LIMIT $4
     ) AS page
 ) AS measured

@@ -42,6 +42,15 @@ def test_a_token_has_one_name_and_one_time(tmp_path: Path) -> None:
             read(tmp_path, f"# deploy\n{line}\n{other}\n")
 
 
+@pytest.mark.parametrize("cut", ["deploy@ci.example.org", "deploy@ci.example.org "])
+def test_a_name_whose_line_was_cut_off_is_no_token(tmp_path: Path, cut: str) -> None:
+    line = token_line("deploy", TOKEN)
+    with pytest.raises(InvalidInputError, match="line 2 is only a token, or a name that was cut off") as refused:
+        read(tmp_path, f"{line}\n{cut}")
+    assert cut not in str(refused.value)
+    assert len(read(tmp_path, f"{line}\n{cut}\n")) == 2, "with its end it is a token"
+
+
 def test_an_editor_of_windows_may_have_written_it(tmp_path: Path) -> None:
     assert read(tmp_path, f"\ufeff{token_line('deploy', TOKEN)}\r\n") == [KnownToken("deploy", SHA)]
     assert [each.digest for each in read(tmp_path, f"\ufeff{TOKEN}\r\n")] == [SHA]

@@ -4,7 +4,8 @@ A line of the file is ``NAME sha256:DIGEST``. The name is the principal of each 
 digest is the SHA-256 of the token in hexadecimal. So the file holds no secret. ``expires=2027-01-31T12:00:00Z`` may
 follow: from then on the token counts no more. A name may have several lines, as while a token is replaced; a token has
 one name, and one time at which it expires. A line that is only a token is accepted too: its principal is ``token-`` and
-the first 8 digits of the digest. Blank lines, and those that begin with ``#``, don't count.
+the first 8 digits of the digest. In a file that also has names its line needs an end: else it may be a name whose line
+was cut off, and who knows the name would be let in. Blank lines, and those that begin with ``#``, don't count.
 
 A digest without salt is enough for a token of 16 characters that a machine has made: nobody can guess it. A password
 that a person has chosen is no token.
@@ -94,9 +95,15 @@ def read_known_tokens(path: str) -> list[KnownToken]:
     """
     where = f"token_file {shown_path(path)}"
     found: dict[bytes, tuple[int, KnownToken]] = {}
-    for number, line in enumerate(text_lines(read_login_file("token_file", path)), 1):
+    data = read_login_file("token_file", path)
+    lines, plain, with_name = text_lines(data), 0, False
+    for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
             continue
+        if len(line.split()) == 1:
+            plain = number
+        else:
+            with_name = True
         token = _known(f"{where}: line {number}", line.strip())
         before, known = found.setdefault(token.digest, (number, token))
         if known != token:
@@ -106,6 +113,11 @@ def read_known_tokens(path: str) -> list[KnownToken]:
             )
     if not found:
         raise InvalidInputError(f"{where} holds no token", field="token_file")
+    if with_name and plain == len(lines) and not data.endswith(b"\n"):
+        raise InvalidInputError(
+            f"{where}: line {plain} is only a token, or a name that was cut off: end it with a newline if it is whole",
+            field="token_file",
+        )
     return [token for _, token in found.values()]
 
 

@@ -411,6 +411,9 @@ async def test_what_streams_have_is_known_and_a_limit_that_is_near_is_told_once(
         assert [(each.what, each.used, each.limit) for each in told] == [("consumers", 3, 3)]  # type: ignore[attr-defined]
         provisioner.states.keep({"other"})
         assert {state.store for state in provisioner.states()} == {""}
+        await provisioner.ensure(store)
+        told = [record for record in caplog.records if getattr(record, "event", "") == "broker.near_limit"]
+        assert len(told) == 2, "it is told of another store of that name too"
 
         account = AccountWatch(nc, interval_s=30)
         assert (account.state, account.age_s) == (None, float("inf"))
@@ -419,6 +422,17 @@ async def test_what_streams_have_is_known_and_a_limit_that_is_near_is_told_once(
         assert account.state.reserved_storage >= StreamSizes().events_max_bytes
         assert account.state.consumers >= 3
         assert (account.problem, account.age_s < 60) == ("", True)
+
+
+async def test_an_account_that_nats_says_nothing_of_is_not_empty(tmp_path: Path) -> None:
+    accounts = {"A": {"jetstream": "enabled"}, "B": {"users": [{"user": "b", "password": "p"}]}}
+    with NatsServer(tmp_path / "nats", accounts=accounts) as server:
+        nc = await nats.connect(server.url, user="b", password="p")
+        account = AccountWatch(nc, interval_s=30)
+        await account.read()
+        await nc.close()
+    assert (account.state, account.age_s) == (None, float("inf"))
+    assert account.problem == "JetStream not enabled for account"
 
 
 @pytest.mark.parametrize(

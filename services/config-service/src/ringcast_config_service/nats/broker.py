@@ -47,6 +47,16 @@ _KINDS: Final = {
 _LEASES: Final = f"KV_{names.LEASES_BUCKET}"
 
 
+class _Refusal(msgspec.Struct):
+    description: str = "NATS does not say how its account is"
+
+
+class _AccountAnswer(AccountState):
+    """Where the server refuses, as while it has no leader of JetStream, there is an error, and no number counts."""
+
+    error: _Refusal | None = None
+
+
 class _NearLimits:
     """Says once that a limit is near, and once that it is not any more."""
 
@@ -61,6 +71,10 @@ class _NearLimits:
         elif not near and place in self._near:
             self._near.discard(place)
             log.info("broker.below_limit", stream=stream or None, what=what, used=used, limit=limit)
+
+    def forget(self, stream: str) -> None:
+        """The stream is gone."""
+        self._near = {place for place in self._near if place[0] != stream}
 
 
 class StreamStates:
@@ -110,6 +124,7 @@ class StreamStates:
         for name, state in list(self._states.items()):
             if state.store and state.store not in stores:
                 del self._states[name]
+                self._limits.forget(name)
 
 
 class AccountWatch:
@@ -140,9 +155,12 @@ class AccountWatch:
         """Reads it once."""
         try:
             reply = await self._nc.request(f"{API}.INFO", timeout=_ANSWER_S)
-            account = msgspec.json.decode(reply.data, type=AccountState)
+            account = msgspec.json.decode(reply.data, type=_AccountAnswer)
         except (nats.errors.Error, TimeoutError, OSError, msgspec.DecodeError) as error:
             self.problem = field_text(error)
+            return
+        if account.error is not None:
+            self.problem = field_text(account.error.description)
             return
         self.state, self.problem, self._read_at = account, "", time.monotonic()
         most = account.limits

@@ -86,21 +86,17 @@ async def test_without_config_service_or_nats_nothing_is_called_well(bench: Benc
     assert "connection refused" in workers["sentence"]
 
 
-@pytest.mark.parametrize("policy", [PoisonPolicy.BLOCK, PoisonPolicy.DEAD_LETTER])
-async def test_rows_that_a_handler_does_not_take(bench: Bench, policy: PoisonPolicy) -> None:
+async def test_rows_that_a_handler_does_not_take(bench: Bench) -> None:
     async def handler(change: Change) -> None:
         raise ValueError("not this one")
 
-    await bench.worker("a", handler, handler_tries=1, poison_policy=policy)
+    await bench.worker("a", handler, handler_tries=1, poison_policy=PoisonPolicy.BLOCK)
     await bench.client.put(bench.store, "list", "row", "value")
-    blocks = policy is PoisonPolicy.BLOCK
-    place = ("workers_are_well", "failure") if blocks else ("no_dead_letters_wait", "warning")
-    # Without the status of the service, whose numbers may be half a minute old, dead letters are listed.
+    place = ("workers_are_well", "failure")
     async with asyncio.timeout(PATIENCE_S):
-        while blocks and place not in (found := (await _doctor(bench.cli, bench.store))[1]):
+        while place not in (found := (await _doctor(bench.cli, bench.store))[1]):
             pass
-    if blocks:
-        assert "it holds 1 rows back; the last error was row: ValueError" in found[place][0]["sentence"]
+    assert "it holds 1 rows back; the last error was row: ValueError" in found[place][0]["sentence"]
 
 
 async def test_a_store_in_the_middle_of_a_migration(bench: Bench) -> None:

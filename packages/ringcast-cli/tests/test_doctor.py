@@ -16,11 +16,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from ringcast.fleet import KeyLag, WorkerLag
+from ringcast_cli._config import resolve
 from ringcast_cli._doctor import CHECKS, diagnose, is_local
 from ringcast_cli._doctor_command import exit_code
-from ringcast_cli._doctor_facts import _own, _shown
+from ringcast_cli._doctor_facts import _own, _shown, gather
 from ringcast_cli._doctor_model import Facts, Finding, Result, SeenMember, SeenService
-from ringcast_client import JetStreamStatus, ServiceStatus, StreamStatus
+from ringcast_client import JetStreamStatus, ServiceStatus, StoreInfo, StreamStatus
+from ringcast_wire import Mode, StoreSettings, Strategy
 
 ROOT = Path(__file__).resolve().parents[3]
 NOW_S = 1_700_000_000.0
@@ -32,6 +35,10 @@ STATUS = ServiceStatus("i", "0.1.0", 0, (), {}, 3, (STREAM,), JETSTREAM, "")
 def _facts(*, clock_s: float = 0.0, stream: dict[str, Any] | None = None, **status: Any) -> Facts:
     made = replace(STATUS, streams=(replace(STREAM, **(stream or {})),), **status)
     return Facts(NOW_S, (SeenService("127.0.0.1:1", True, made, "", clock_s, 0.1),))
+
+
+def _store(name: str) -> StoreInfo:
+    return StoreInfo(name, 1, Mode.PARTITIONED, Strategy.JUMP, "h", 1, 0, ())
 
 
 def _of(check: str, facts: Facts) -> list[Finding]:
@@ -52,6 +59,12 @@ def _of(check: str, facts: Facts) -> list[Finding]:
         ("streams_are_well", _facts(stream={"max_bytes": 50}), Result.WARNING, "50 bytes of room, and should have 100"),
         ("streams_are_well", _facts(stream={"replicas_behind": 1}), Result.WARNING, "1 of its 3 copies are away"),
         ("streams_are_well", _facts(stream={"replicas": 1}), Result.WARNING, "1 copies, and the config service"),
+        (
+            "streams_are_well",
+            replace(_facts(), stores=(_store("s"), _store("new"))),
+            Result.UNKNOWN,
+            "the config service has not looked at them yet",
+        ),
         ("nothing_is_nearly_full", _facts(), Result.OK, "it does not tell its disk"),
         ("nothing_is_nearly_full", _facts(stream={"bytes": 95}), Result.OK, "90 % full"),  # it drops its oldest
         ("nothing_is_nearly_full", _facts(stream={"bytes": 95, "refuses": True}), Result.WARNING, "95 of 100 bytes"),
@@ -81,7 +94,30 @@ def test_what_is_concluded(check: str, facts: Facts, result: Result, words: str)
     (finding,) = _of(check, facts)
     assert finding.result is result, finding
     assert words in finding.sentence
-    assert bool(finding.todo) is (result in (Result.WARNING, Result.FAILURE))
+    if result is not Result.UNKNOWN:
+        assert bool(finding.todo) is (result in (Result.WARNING, Result.FAILURE))
+
+
+async def test_the_files_of_all_secrets_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_to_all = tmp_path / "secret"
+    open_to_all.write_text("secret")
+    open_to_all.chmod(0o644)
+    config = resolve({"service": "127.0.0.1:1", "servers": "nats://127.0.0.1:1", "key_ring": str(open_to_all)}, {})
+    monkeypatch.setenv("RINGCAST_USER", "u")
+    monkeypatch.setenv("RINGCAST_PASSWORD_FILE", str(open_to_all))
+    found = _of("secrets_are_kept", await gather(replace(config, timeout_s=0.2), None, 0.2))
+    assert [(each.result, each.about) for each in found] == [
+        (Result.FAILURE, f"key_ring {open_to_all}"),
+        (Result.FAILURE, f"nats password_file {open_to_all}"),
+    ]
+
+
+def test_histories_that_differ_are_not_well() -> None:
+    workers = tuple(WorkerLag(f"w{number}", True, "", history=f"h{number}") for number in (1, 2))
+    settings = StoreSettings(partition_count=1)
+    lag = KeyLag("s", "k", settings, False, 0, (), workers, (), {}, 0, 0.1, history="h1")
+    found = _of("histories_agree", Facts(NOW_S, lags={("s", "k"): lag}))
+    assert [(each.result, each.about) for each in found] == [(Result.FAILURE, "worker w2 of s/k")]
 
 
 def test_where_nothing_could_be_looked_at_nothing_is_well() -> None:
@@ -106,7 +142,10 @@ def test_each_runbook_is_there() -> None:
 
 @pytest.mark.parametrize(
     ("address", "local"),
-    [("127.0.0.1:1", True), ("tls://localhost:1", True), ("nats://u:p@[::1]:4222", True), ("10.0.0.1:1", False)],
+    [
+        *(("127.0.0.1:1", True), ("tls://localhost:1", True), ("nats://u:p@[::1]:4222", True), ("10.0.0.1:1", False)),
+        *(("nats://localhost", True), ("nats://u:p@127.0.0.1", True), ("nats://10.0.0.1", False), ("[:1", False)),
+    ],
 )
 def test_which_addresses_are_of_this_machine(address: str, local: bool) -> None:
     assert is_local(address) is local

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
+from urllib.parse import SplitResult, urlsplit
 
 from ringcast.fleet import KeyLag
 from ringcast_client import StreamStatus
@@ -158,6 +159,11 @@ def streams_are_well(facts: Facts) -> Iterator[Finding]:
         for finding in _of_stream(stream, status.replicas):
             bad += 1
             yield finding
+    seen = {stream.store for stream in streams} | status.problems.keys()
+    if unseen := [store.name for store in facts.stores or () if store.name not in seen]:
+        bad += 1
+        todo = "look again in half a minute: the service looks so often, if it reaches its database and NATS"
+        yield _unknown(f"streams of {some(unseen)}", "the config service has not looked at them yet", todo)
     if not bad:
         yield _ok("streams", f"{len(streams)} have a leader, their copies, and the settings that they should have")
 
@@ -285,20 +291,21 @@ def _of_key(about: str, lag: KeyLag) -> Iterator[Finding]:
 
 def histories_agree(facts: Facts) -> Iterator[Finding]:
     """Workers have the history of their key that the service has."""
-    looked = 0
+    looked, agree = 0, True
     for lag in _lags(facts):
         for worker in lag.workers:
             if not worker.history or not lag.history:
                 continue
             looked += 1
             if worker.history != lag.history:
+                agree = False
                 todo = "wait until it has fetched all rows again; if it refuses to, see max_delete_share"
                 about = f"worker {worker.worker_id} of {lag.store}/{lag.key}"
                 said = "it has another history of the key than the config service"
                 yield _failure(about, said, todo, "ringcasthistoryrefused")
-    if looked:
-        yield _ok("histories", f"{looked} workers said which history they have")
-    elif facts.stores:
+    if looked and agree:
+        yield _ok("histories", f"{looked} workers have that of the config service")
+    elif not looked and facts.stores:
         yield _unknown("histories", "no worker, or no config service, said which history it has")
 
 
@@ -421,10 +428,17 @@ def diagnose(facts: Facts) -> list[tuple[str, Finding]]:
 
 def is_local(address: str) -> bool:
     """Whether an address, a URL or HOST:PORT, is of this machine."""
-    host = address.rpartition("://")[2].rpartition("@")[2].rpartition(":")[0].strip("[]")
-    if host == "localhost":
-        return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        host = split_address(address).hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def split_address(address: str) -> SplitResult:
+    """The parts of a URL or HOST:PORT.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    return urlsplit(address if "://" in address else f"//{address}")

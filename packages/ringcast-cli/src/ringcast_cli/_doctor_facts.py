@@ -18,11 +18,14 @@ from ringcast_wire import NatsLogin, PermissionDeniedError, RingcastError, Unaut
 
 from ringcast_cli._client import service_client
 from ringcast_cli._config import CliConfig
-from ringcast_cli._doctor import is_local
+from ringcast_cli._doctor import is_local, split_address
 from ringcast_cli._doctor_model import Facts, SeenCertificate, SeenFile, SeenMember, SeenService
 
 T = TypeVar("T")
 
+_SECRETS_OF_NATS: Final = ("password_file", "credentials_file", "nkey_seed_file", "tls_key_file")
+_NATS_PORT: Final = 4222
+"""Of an address of NATS that names none; that of a config service always does."""
 _MOST_LETTERS: Final = 1_000
 """Dead letters that are counted where the service does not tell their number."""
 _MOST_CERTIFICATES_BYTES: Final = 64 * 1024
@@ -31,7 +34,7 @@ _MOST_CERTIFICATES_BYTES: Final = 64 * 1024
 async def gather(config: CliConfig, only: str | None, patience_s: float) -> Facts:
     """Looks at everything; ``only``: at this store alone. Raises nothing for what is down or not allowed."""
     problems: dict[str, str] = {}
-    config = replace(config, key_ring="")  # nobody needs a value
+    given, config = config, replace(config, key_ring="")  # nobody needs a value
     login = _login(problems)
     services = [await _service(config, address) for address in config.service.split(",")]
     found = Facts(time.time(), tuple(services), problems=problems)
@@ -44,7 +47,7 @@ async def gather(config: CliConfig, only: str | None, patience_s: float) -> Fact
         lags=lags,
         lags_at_s=lags_at_s,
         members=members,
-        files=tuple(_files(config, login)),
+        files=tuple(_files(given, login)),
         certificates=tuple([each async for each in _certificates(config, login)]),
         clear=tuple(_clear(config, login)),
     )
@@ -183,13 +186,13 @@ def _files(config: CliConfig, login: NatsLogin | None) -> Iterator[SeenFile]:
     named = {
         "service_token_file": config.service_token_file,
         "service_tls_key_file": config.service_tls_key_file,
+        "key_ring": config.key_ring,
         "agent_token_file": config.agent_token_file,
         "etcd_password_file": config.etcd_password_file,
         "etcd_tls_key_file": config.etcd_tls_key_file,
     }
     if login is not None:
-        named |= {f"nats {name}": getattr(login, name) for name in ("credentials_file", "nkey_seed_file")}
-        named["nats tls_key_file"] = login.tls_key_file
+        named |= {f"nats {name}": getattr(login, name) for name in _SECRETS_OF_NATS}
     for setting, path in named.items():
         if path:
             try:
@@ -234,15 +237,15 @@ async def _shown(
 ) -> SeenCertificate:
     """When the certificate ends that a server shows, once it is found to be good."""
     ca, cert, key = files
-    host, _, port = address.rpartition("://")[2].rpartition("@")[2].rpartition(":")
     try:
+        place = split_address(address)
         context = ssl.create_default_context(cafile=ca or None)
         if protocols:
             context.set_alpn_protocols(protocols)
         if cert:
             context.load_cert_chain(cert, key)
         async with asyncio.timeout(timeout_s):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
+            _, writer = await asyncio.open_connection(place.hostname, place.port or _NATS_PORT, ssl=context)
         shown = writer.get_extra_info("peercert")
         writer.transport.abort()
     except ssl.SSLCertVerificationError as error:

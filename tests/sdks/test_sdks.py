@@ -74,7 +74,7 @@ class Servers:
 
     def create(self, store: str) -> None:
         async def create() -> None:
-            async with ConfigServiceClient(self.service.address) as client:
+            async with ConfigServiceClient(self.service.address, timeout_s=PATIENCE_S) as client:
                 await client.create_store(store, partition_count=16)
 
         asyncio.run(create())

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 import click
 from ringcast_client import (
-    DEFAULT_FIRST_ROWS,
-    DEFAULT_MAX_DELETE_SHARE,
     ConfigServiceClient,
     InvalidRowError,
     ReleaseInfo,
@@ -30,7 +28,7 @@ from ringcast_cli._options import settings_of, shared_options
 from ringcast_cli._output import note, print_json, print_table, visible
 from ringcast_cli._reading import input_of, open_input, reading_options
 from ringcast_cli._source import BadLineError, InputError
-from ringcast_cli._sync_command import InputRows
+from ringcast_cli._sync_command import InputRows, difference_options
 
 _MAX_SHOWN_CHARS: Final = 200
 
@@ -46,24 +44,7 @@ def release() -> None:
 @click.option(
     "--key", "files", multiple=True, required=True, metavar="KEY=FILE", help="A key and its file; may be repeated."
 )
-@click.option(
-    "--max-delete-share",
-    type=float,
-    default=DEFAULT_MAX_DELETE_SHARE,
-    show_default=True,
-    metavar="SHARE",
-    help="Refuse to delete more than this share of the rows of a key, 0 to 1.",
-)
-@click.option("--allow-empty", is_flag=True, help="Let a FILE without rows delete every row of its key.")
-@click.option(
-    "--show",
-    "first_rows",
-    type=click.IntRange(0, 1_000),
-    default=DEFAULT_FIRST_ROWS,
-    show_default=True,
-    metavar="N",
-    help="How many rows of each kind --json names.",
-)
+@difference_options
 @reading_options
 @shared_options("service", "key_ring", "timeout")
 @click.pass_context

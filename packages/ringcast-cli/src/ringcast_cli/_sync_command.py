@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 from ringcast_client import (
@@ -30,30 +30,43 @@ from ringcast_cli._output import note, print_json, visible
 from ringcast_cli._reading import Bar, Input, OpenInput, input_of, open_input, reading_options
 from ringcast_cli._source import BadLineError, InputError
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+_DIFFERENCE_OPTIONS: Final = (
+    click.option(
+        "--max-delete-share",
+        type=float,
+        default=DEFAULT_MAX_DELETE_SHARE,
+        show_default=True,
+        metavar="SHARE",
+        help="Refuse to delete more than this share of the rows of a key, 0 to 1.",
+    ),
+    click.option("--allow-empty", is_flag=True, help="Let a FILE without rows delete every row of its key."),
+    click.option(
+        "--show",
+        "first_rows",
+        type=click.IntRange(0, 1_000),
+        default=DEFAULT_FIRST_ROWS,
+        show_default=True,
+        metavar="N",
+        help="How many rows of each kind a dry run, and --json, names.",
+    ),
+)
+
+
+def difference_options(command: F) -> F:
+    """Adds the options of what compares a FILE with a key, by the names that the client has for them."""
+    for option in reversed(_DIFFERENCE_OPTIONS):
+        command = option(command)
+    return command
+
 
 @click.command("sync")
 @click.argument("store")
 @click.argument("key")
 @click.argument("file")
 @click.option("--dry-run", is_flag=True, help="Print the difference and write nothing.")
-@click.option(
-    "--max-delete-share",
-    type=float,
-    default=DEFAULT_MAX_DELETE_SHARE,
-    show_default=True,
-    metavar="SHARE",
-    help="Refuse to delete more than this share of the rows of KEY, 0 to 1.",
-)
-@click.option("--allow-empty", is_flag=True, help="Let a FILE without rows delete every row of KEY.")
-@click.option(
-    "--show",
-    "first_rows",
-    type=click.IntRange(0, 1_000),
-    default=DEFAULT_FIRST_ROWS,
-    show_default=True,
-    metavar="N",
-    help="How many rows of each kind a dry run (and --json) names.",
-)
+@difference_options
 @click.option("--reseal", is_flag=True, help="Write rows again that another key than the active one encrypts.")
 @reading_options
 @shared_options("service", "key_ring", "timeout")

@@ -7,15 +7,12 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from ringcast_config_service.repository import releases
-from ringcast_config_service.repository.base import Authorship, StoreRecord
-from ringcast_config_service.repository.release_records import Release, ReleaseRow, StageBatch, Step
-from ringcast_config_service.repository.release_steps import step
 from ringcast_config_service.repository.release_transactions import Ask, Each, ReleaseStatements, Transaction, Write
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 from ringcast_config_service.repository.sqlite.audit import add_facts
 from ringcast_config_service.repository.sqlite.session import Sessions
 from ringcast_config_service.repository.sqlite.writer import write
+from ringcast_config_service.repository.transacted_releases import TransactedReleases
 
 T = TypeVar("T")
 
@@ -50,42 +47,12 @@ _SQL: Final = ReleaseStatements(
 )
 
 
-class SqliteReleases:
+class SqliteReleases(TransactedReleases):
     """:class:`~ringcast_config_service.repository.parts.ReleaseRepository`."""
 
     def __init__(self, sessions: Sessions) -> None:
+        super().__init__(_SQL)
         self._sessions = sessions
-
-    async def stage(self, store: StoreRecord, batch: StageBatch, by: Authorship) -> Release:
-        return await self._write(lambda: releases.stage(_SQL, store, batch, by))
-
-    async def get(self, store: str, number: int) -> Release:
-        return await self._read(lambda: releases.get(_SQL, store, number))
-
-    async def newest(self, store: str, before: int, limit: int) -> list[Release]:
-        return await self._read(lambda: releases.listed(_SQL, store, before, limit))
-
-    async def rows(
-        self, store: str, number: int, after: int, limit: int, max_bytes: int, *, conflicts_only: bool
-    ) -> list[ReleaseRow]:
-        words = store, number, after, limit, max_bytes, conflicts_only
-        return await self._read(lambda: releases.rows(_SQL, *words))
-
-    async def publish(self, store: str, number: int, staged_ms: int, by: Authorship) -> Release:
-        await self._read(lambda: releases.check_publishable(_SQL, store, number, staged_ms))
-        return await self._write(lambda: releases.publish(_SQL, store, number, by))
-
-    async def undo(self, store: str, number: int, by: Authorship) -> Release:
-        return await self._write(lambda: releases.undo(_SQL, store, number, by))
-
-    async def drop(self, store: str, number: int, by: Authorship) -> Release:
-        return await self._write(lambda: releases.drop(_SQL, store, number, by))
-
-    async def step(self, store: str, number: int, generation: int) -> Step:
-        return await self._write(lambda: step(_SQL, store, number, generation))
-
-    async def expire(self, staged_ms: int, done_ms: int) -> Release | None:
-        return await self._write(lambda: releases.expire(_SQL, staged_ms, done_ms))
 
     async def due(self, idle_ms: int) -> list[tuple[str, int]]:
         return await self._sessions.read(lambda db: db.execute(Sql.DUE_RELEASES, (idle_ms,)).fetchall())

@@ -1,0 +1,71 @@
+"""What a repository does with releases, in every database alike: each call is a transaction that it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TypeVar
+
+from ringcast_config_service.repository import releases
+from ringcast_config_service.repository.base import Authorship, StoreRecord
+from ringcast_config_service.repository.release_records import Release, ReleaseRow, StageBatch, Step
+from ringcast_config_service.repository.release_steps import step
+from ringcast_config_service.repository.release_transactions import ReleaseStatements, Transaction
+
+T = TypeVar("T")
+
+
+class TransactedReleases(ABC):
+    """All of a :class:`~ringcast_config_service.repository.release_records.ReleaseRepository` that is a transaction.
+
+    ``sql``: the statements of the database.
+    """
+
+    def __init__(self, sql: ReleaseStatements) -> None:
+        self._sql = sql
+        # Callers share the connections for upkeep with the relay: however many they are, they take one of them.
+        self._calls = asyncio.Lock()
+
+    async def stage(self, store: StoreRecord, batch: StageBatch, by: Authorship) -> Release:
+        return await self._call(lambda: releases.stage(self._sql, store, batch, by))
+
+    async def get(self, store: str, number: int) -> Release:
+        return await self._read(lambda: releases.get(self._sql, store, number))
+
+    async def newest(self, store: str, before: int, limit: int) -> list[Release]:
+        return await self._read(lambda: releases.listed(self._sql, store, before, limit))
+
+    async def rows(
+        self, store: str, number: int, after: int, limit: int, max_bytes: int, *, conflicts_only: bool
+    ) -> list[ReleaseRow]:
+        words = store, number, after, limit, max_bytes, conflicts_only
+        return await self._read(lambda: releases.rows(self._sql, *words))
+
+    async def publish(self, store: str, number: int, staged_ms: int, by: Authorship) -> Release:
+        await self._read(lambda: releases.check_publishable(self._sql, store, number, staged_ms))
+        return await self._call(lambda: releases.publish(self._sql, store, number, by))
+
+    async def undo(self, store: str, number: int, by: Authorship) -> Release:
+        return await self._call(lambda: releases.undo(self._sql, store, number, by))
+
+    async def drop(self, store: str, number: int, by: Authorship) -> Release:
+        return await self._call(lambda: releases.drop(self._sql, store, number, by))
+
+    async def step(self, store: str, number: int, generation: int) -> Step:
+        return await self._write(lambda: step(self._sql, store, number, generation))
+
+    async def expire(self, staged_ms: int, done_ms: int) -> Release | None:
+        return await self._write(lambda: releases.expire(self._sql, staged_ms, done_ms))
+
+    async def _call(self, make: Callable[[], Transaction[T]]) -> T:
+        async with self._calls:
+            return await self._write(make)
+
+    @abstractmethod
+    async def _read(self, make: Callable[[], Transaction[T]]) -> T:
+        """What a transaction returns that writes nothing; it is made anew for each try."""
+
+    @abstractmethod
+    async def _write(self, make: Callable[[], Transaction[T]]) -> T:
+        """What a transaction returns; it is made anew for each try."""

@@ -158,3 +158,13 @@ def test_an_event_that_repeats_is_counted(form: str) -> None:
     else:
         assert first == "event=relay.failing store=s number=1 unlogged=812"
         assert second == "event=relay.failing store=s number=1"
+    stream.truncate(0)
+    for _ in range(LINES_A_MINUTE + 2):
+        log.warning("call.refused", unlogged=3)
+    now_s[0] += MINUTE_S
+    log.warning("call.refused", unlogged=5)
+    *_, last = stream.getvalue().strip("\0").splitlines()
+    if form == "json":
+        assert json.loads(last)["unlogged"] == 2 * (1 + 3) + 5
+    else:
+        assert last == "event=call.refused store=s unlogged=13"

@@ -43,7 +43,8 @@ class RepeatedEvents(logging.Filter):
     """Lets so many lines of one event a minute through, from WARNING on, and counts the others.
 
     The next line that gets through has the count as ``unlogged``. So an outage that fails thousands of operations fills
-    no disk. What is no event, or is below WARNING, is not limited; the number of events is that of the program's.
+    no disk. What is no event, or is below WARNING, is not limited; the number of events is that of the program's. A
+    line that has counted lines itself, those of one host say, adds them.
     """
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -57,17 +58,18 @@ class RepeatedEvents(logging.Filter):
         event = getattr(record, "event", None)
         if event is None or record.levelno < logging.WARNING:
             return True
-        place, now_s = (record.name, event), self._clock_s()
+        place, now_s, own = (record.name, event), self._clock_s(), getattr(record, "unlogged", 0)
         until_s, lines, unlogged = self._counts.get(place, (now_s + MINUTE_S, 0, 0))
         if now_s >= until_s:
             until_s, lines = now_s + MINUTE_S, 0
         if lines >= LINES_A_MINUTE:
-            self._counts[place] = until_s, lines, unlogged + 1
+            self._counts[place] = until_s, lines, unlogged + own + 1
             return False
         self._counts[place] = until_s, lines + 1, 0
         if unlogged:
-            record.msg, record.args = f"{record.getMessage()} unlogged={unlogged}", None
-            record.unlogged = unlogged
+            text = record.getMessage().removesuffix(f" unlogged={own}")
+            record.unlogged = unlogged + own
+            record.msg, record.args = f"{text} unlogged={unlogged + own}", None
         return True
 
 

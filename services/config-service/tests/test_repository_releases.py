@@ -26,6 +26,7 @@ from ringcast_core import row_partition
 from ringcast_wire import (
     ConditionFailedError,
     InvalidInputError,
+    KeyDeletedError,
     LimitExceededError,
     ReleaseOutcome,
     ReleaseState,
@@ -266,6 +267,31 @@ async def test_batches_that_are_sent_again_count_once_and_others_are_refused(ben
     assert [release.number for release in await bench.repo.releases.newest("s", 100, 10)] == [1]
 
 
+async def test_of_so_many_releases_the_oldest_that_are_done_lose_their_rows(
+    sqlite_bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = sqlite_bench
+    monkeypatch.setattr(limits, "MAX_KEPT_RELEASES", 2)
+    for number in (1, 2, 3, 4):
+        await stage(bench, staged(f"r{number}", "1", 0), stage_id=f"{number}")
+        if number != 1:  # which is still staged
+            await bench.repo.releases.publish("s", number, DAY_MS, BY)
+            await work(bench, number)
+    expired = await bench.repo.releases.expire(DAY_MS, DAY_MS)
+    assert (expired.number, expired.state) == (2, ReleaseState.PUBLISHED)
+    await work(bench, 2)
+    assert await bench.repo.releases.expire(DAY_MS, DAY_MS) is None
+    await stage(bench, staged("r5", "1", 0), stage_id="5")
+    assert [release.number for release in await bench.repo.releases.newest("s", 100, 10)] == [5, 4, 3, 1]
+
+
+async def test_a_client_without_a_credential_may_go_on_from_another_address(sqlite_bench: Bench) -> None:
+    stages = sqlite_bench.repo.releases.stage
+    await stages(sqlite_bench.store, StageBatch("x", 0, [staged("a", "1", 0)], False), Authorship("host:10.0.0.1"))
+    batch = StageBatch("x", 1, [staged("b", "1", 0)], True)
+    assert (await stages(sqlite_bench.store, batch, Authorship("host:127.0.0.1"))).rows == 2
+
+
 async def test_a_batch_that_is_sent_again_has_to_be_the_same(bench: Bench) -> None:
     stages = bench.repo.releases.stage
     first, second = [staged("a", "1", 0)], [staged("b", "1", 0, metadata={"x": "y", "z": "1"})]
@@ -400,6 +426,10 @@ async def test_a_purge_takes_the_rows_of_releases_along(bench: Bench) -> None:
     await bench.write({"a": "1"})
     await bench.write({"a": "1"}, key="k2")
     await stage(bench, staged("b", "1", 0), staged("b", "1", 0, key="k2"))
+    await bench.repo.deletions.delete_key("s", "k", Deletion(1, 2**41))
+    with pytest.raises(KeyDeletedError, match="config key 'k' of store 's'"):
+        await bench.repo.releases.publish("s", 1, DAY_MS, BY)
+    assert (await bench.repo.releases.get("s", 1)).state is ReleaseState.STAGED
     await bench.repo.deletions.delete_key("s", "k", Deletion(1, 0))
     while await bench.repo.deletions.purge_rows("s", "k"):
         pass

@@ -156,6 +156,7 @@ class ReleaseRepository(Protocol):
 
         Raises:
             ConditionFailedError: a row was written since, or the release is in a state in which it can't be.
+            KeyDeletedError: one of its keys is deleted.
         """
 
     async def undo(self, store: str, number: int, by: Authorship) -> Release:
@@ -182,7 +183,8 @@ class ReleaseRepository(Protocol):
         """
 
     async def expire(self, staged_ms: int, done_ms: int) -> Release | None:
-        """Lets the rows of one release be removed that was staged, or done, so long ago; ``None`` if there is none."""
+        """Lets the rows of one release be removed that was staged, or done, so long ago, or is done and was followed by
+        ``MAX_KEPT_RELEASES`` others; ``None`` if there is none."""
 
     async def due(self, idle_ms: int) -> list[tuple[str, int]]:
         """Store and number of up to 100 releases that have something to do, and had no step for so long."""

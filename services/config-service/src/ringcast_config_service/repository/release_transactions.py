@@ -112,12 +112,17 @@ def with_keys(sql: ReleaseStatements, release: Release) -> Transaction[Release]:
 
 
 def check_keys(sql: ReleaseStatements, release: Release, keys: Sequence[str] | None = None) -> Transaction[None]:
-    """Refuses a release with a key that was purged since: one of that name is another, with revisions of its own.
+    """Refuses a release with a key that is deleted, or was purged since: one of that name is another, with revisions of
+    its own.
 
     ``keys``: only these. The rows of a key that is purged go with it.
     """
-    for name, *_, known, now in (yield Ask(sql.release_keys, (release.store, release.number))):
-        if (keys is None or name in keys) and known is not None and known != now:
+    for name, _, _, _, known, now, *deletion in (yield Ask(sql.release_keys, (release.store, release.number))):
+        if keys is not None and name not in keys:
+            continue
+        if (deleted := mapping.to_deletion(*deletion)) is not None:
+            raise mapping.key_deleted(release.store, name, deleted)
+        if known is not None and known != now:
             raise ConditionFailedError(
                 f"{release.place} can't go on: key {name!r} was purged since it was staged", field="number"
             )

@@ -61,6 +61,8 @@ from ringcast_config_service.repository.release_transactions import (
 )
 
 NAMED_CONFLICTS: Final = 10
+_HOST: Final = "host:"
+"""Begins the name of a client without a credential, which may come from another address with its next batch."""
 _BUSY: Final = {ReleaseState.PUBLISHING, ReleaseState.PUBLISHED}
 _DROPPABLE: Final = {ReleaseState.STAGING, ReleaseState.STAGED}
 
@@ -82,7 +84,7 @@ def stage(sql: ReleaseStatements, store: StoreRecord, batch: StageBatch, by: Aut
     if record.partition_count != store.partition_count:
         raise UnavailableError(f"store {store.name!r} was purged and created again just now: try again")
     release = yield from _staging(sql, store.name, batch, by)
-    if release.author != by.author:
+    if release.author != by.author and not release.author.startswith(_HOST):
         raise InvalidInputError(
             f"stage_id {shown(batch.stage_id)} is that of {release.place}, which another principal has begun",
             field="stage_id",
@@ -194,6 +196,7 @@ def check_publishable(sql: ReleaseStatements, store: str, number: int, staged_ms
 
     Raises:
         ConditionFailedError: a row was written since it was staged, or the release is too old, or in another state.
+        KeyDeletedError: one of its keys is deleted.
     """
     yield from check_store(sql, store)
     release = to_only_release((yield Ask(sql.get_release, (store, number))), store, number)
@@ -260,13 +263,14 @@ def drop(sql: ReleaseStatements, store: str, number: int, by: Authorship) -> Tra
 
 
 def expire(sql: ReleaseStatements, staged_ms: int, done_ms: int) -> Transaction[Release | None]:
-    """Lets the rows of one release be removed that was staged, or done, so long ago; ``None`` if there is none."""
-    found = yield Ask(sql.old_releases, (staged_ms, done_ms))
+    """Lets the rows of one release be removed that was staged, or done, so long ago, or is done and was followed by so
+    many others; ``None`` if there is none."""
+    found = yield Ask(sql.old_releases, (staged_ms, done_ms, limits.MAX_KEPT_RELEASES))
     if not found:
         return None
     store, number = found[0]
     records = yield Ask(sql.lock_release, (store, number))
-    still = yield Ask(sql.old_releases, (staged_ms, done_ms))
+    still = yield Ask(sql.old_releases, (staged_ms, done_ms, limits.MAX_KEPT_RELEASES))
     if (store, number) not in {tuple(record) for record in still}:
         return None  # somebody has changed it meanwhile
     release = to_only_release(records, store, number)

@@ -69,11 +69,15 @@ SELECT store, number FROM releases
 WHERE work <> '' AND worked_at_ms <= {now_ms} - $1::BIGINT ORDER BY worked_at_ms LIMIT 100
 
 -- OLD_RELEASES --
--- Releases that have been staged for $1 ms, or done for $2 ms, and still have their rows.
+-- Releases that have been staged for $1 ms, or done for $2 ms, or are done and older than the newest $3 of their store,
+-- and still have their rows.
 SELECT store, number FROM releases
 WHERE kept AND work = '' AND (
     (state IN ('staging', 'staged') AND staged_at_ms <= {now_ms} - $1::BIGINT)
-    OR (state IN ('published', 'undone') AND changed_at_ms <= {now_ms} - $2::BIGINT)
+    OR (state IN ('published', 'undone') AND (
+        changed_at_ms <= {now_ms} - $2::BIGINT
+        OR number <= (SELECT n.last FROM release_numbers n WHERE n.store = releases.store) - $3::BIGINT
+    ))
 )
 ORDER BY changed_at_ms LIMIT 100
 
@@ -115,8 +119,8 @@ FROM release_rows s LEFT JOIN config_keys k ON k.store = s.store AND k.name = s.
 WHERE s.store = $1 AND s.number = $2 GROUP BY s.store, s.number, s.config_key
 
 -- RELEASE_KEYS --
--- The keys of the release $2 of the store $1, with the id that each had and the id that it has.
-SELECT r.config_key, r.added, r.changed, r.deleted, r.key_id, k.key_id
+-- The keys of the release $2 of the store $1, with the id that each had and the id that it has, and its deletion.
+SELECT r.config_key, r.added, r.changed, r.deleted, r.key_id, k.key_id, k.deleted_at_ms, k.expires_at_ms
 FROM release_keys r LEFT JOIN config_keys k ON k.store = r.store AND k.name = r.config_key
 WHERE r.store = $1 AND r.number = $2 ORDER BY r.config_key
 

@@ -14,11 +14,12 @@ from typing import Any, Final
 from unittest.mock import patch
 
 import nats.errors
-from ringcast_config_service import handlers
+from ringcast_config_service import handlers, releases
 from ringcast_config_service.config import Config
 from ringcast_config_service.core import Core
-from ringcast_config_service.nats import relay
+from ringcast_config_service.nats import broker, relay
 from ringcast_config_service.repository import OutboxRecord, StoreRecord, WriteRequest, Written, base, writes
+from ringcast_config_service.repository.sqlite import releases as release_records
 from ringcast_config_service.repository.sqlite import repository, writer
 from ringcast_config_service.repository.sqlite.history import SqliteHistories
 from ringcast_config_service.repository.sqlite.outbox import SqliteOutbox
@@ -246,11 +247,11 @@ def simulated_service(random: Random, database: Database) -> Iterator[None]:
     logger.setLevel(logging.CRITICAL + 1)
     with ExitStack() as stack:
         stack.callback(logger.setLevel, level)
-        for module in (handlers, group_writer, write_queues):
+        for module in (handlers, group_writer, write_queues, releases, broker):
             stack.enter_context(patch.object(module, "time", time))
         stack.enter_context(patch.object(base, "secrets", secrets))
         database_time = SimpleNamespace(time=database.now_s, time_ns=lambda: int(database.now_s() * 1e9))
-        for module in (repository, writer):
+        for module in (repository, writer, release_records):
             stack.enter_context(patch.object(module, "time", database_time))
         stack.enter_context(patch.object(relay, "uuid", uuid))
         stack.enter_context(patch.object(relay, "MAX_QUEUED_EVENTS", QUEUED_EVENTS))

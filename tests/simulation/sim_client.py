@@ -8,9 +8,10 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import nats.errors
-from nats.js.api import ConsumerConfig, StreamConfig
+from nats.js.api import ConsumerConfig, StreamConfig, StreamState
 from nats.js.errors import KeyDeletedError, KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 from ringcast_wire import names
+from ringcast_wire.permissions import API
 
 from tests.simulation.broker import Broker
 from tests.simulation.connection import SimConnection, SimMessage, at_once
@@ -66,6 +67,13 @@ class SimClient(SimConnection):
             await self.before_answer()
         self.send(subject, payload, reply, headers)
 
+    async def request(self, subject: str, *, timeout: float) -> SimpleNamespace:
+        """What the server says of the account; every account is empty, and without limits."""
+        assert subject == f"{API}.INFO"
+        assert timeout > 0
+        await self.flush()
+        return SimpleNamespace(data=b"{}")
+
     def _store(self, subject: str, payload: bytes, reply: str, headers: dict[str, str]) -> None:
         answer = SimMessage(reply, "", b"", NO_RESPONDERS)
         try:
@@ -76,6 +84,11 @@ class SimClient(SimConnection):
             answer = SimMessage(reply, "", json.dumps({"seq": sequence, "duplicate": duplicate}).encode())
         if not self.link.answers_lost:
             self.link.deliver(self.hear, [answer], lossy=True)
+
+
+def _found(config: StreamConfig) -> SimpleNamespace:
+    """What is asked of a stream besides its settings is not modelled: it looks empty, and kept by one server."""
+    return SimpleNamespace(config=config, state=StreamState(0, 0, 0, 0, 0), cluster=None)
 
 
 class SimJetStream:
@@ -91,11 +104,12 @@ class SimJetStream:
         config = await self._client.ask(self._broker.configs.get, name)
         if config is None:
             raise NotFoundError(code=404, err_code=_NO_STREAM, description="stream not found")
-        return SimpleNamespace(config=config)
+        return _found(config)
 
-    async def add_stream(self, config: StreamConfig) -> None:
+    async def add_stream(self, config: StreamConfig) -> Any:
         """Makes a stream, unless it is there."""
         await self._client.ask(self._broker.make, config)
+        return _found(config)
 
     update_stream = add_stream
 

@@ -143,21 +143,21 @@ async def _lags(
     config: CliConfig, found: Facts, patience_s: float
 ) -> tuple[dict[tuple[str, str], KeyLag | str], dict[tuple[str, str], float]]:
     """How far the workers of each key are, and when they said so."""
+    places = [(store.name, key.name) for store in found.stores or () for key in store.keys if key.deletion is None]
     lags: dict[tuple[str, str], KeyLag | str] = {}
     at_s: dict[tuple[str, str], float] = {}
-    for store in found.stores or ():
-        names = [key.name for key in store.keys if key.deletion is None]
-        for name in names:
-            place = store.name, name
-            if not found.bus:
-                lags[place] = found.why("bus")
-                continue
-            try:
-                async with FleetReader.open(config.servers, timeout_s=config.timeout_s) as reader:
+    if not found.bus:
+        return dict.fromkeys(places, found.why("bus")), at_s
+    try:
+        async with FleetReader.open(config.servers, timeout_s=config.timeout_s) as reader:
+            for place in places:
+                try:
                     lags[place] = await reader.lag(*place, patience_s=patience_s)
                     at_s[place] = time.time()
-            except RingcastError as error:
-                lags[place] = str(error)
+                except RingcastError as error:
+                    lags[place] = str(error)
+    except RingcastError as error:
+        return dict.fromkeys(places, str(error)) | lags, at_s
     return lags, at_s
 
 

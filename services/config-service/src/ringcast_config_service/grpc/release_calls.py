@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from ringcast_service import Context
 from ringcast_wire.grpc import RELEASE_OUTCOMES, RELEASE_STATES, ConfigServiceServicer, pb
 
@@ -9,7 +11,7 @@ from ringcast_config_service.grpc.callers import caller_of
 from ringcast_config_service.grpc.input import answer
 from ringcast_config_service.grpc.rows import authorship, row_input
 from ringcast_config_service.releases import Releases
-from ringcast_config_service.repository import Release, ReleaseRow
+from ringcast_config_service.repository import Authorship, Release, ReleaseRow
 from ringcast_config_service.writes.terms import KeyedRow
 
 
@@ -41,25 +43,22 @@ class ReleaseCalls(ConfigServiceServicer):
         return pb.ListReleaseRowsResponse(rows=map(_row_message, page.rows), next=page.next)
 
     async def PublishRelease(self, request: pb.ChangeReleaseRequest, context: Context) -> pb.Release:
-        async def work() -> Release:
-            by = authorship(caller_of(context), request.reason)
-            return await self._releases.publish(request.store, request.number, by)
-
-        return _message(await answer(context, work()))
+        return await _changed(self._releases.publish, request, context)
 
     async def UndoRelease(self, request: pb.ChangeReleaseRequest, context: Context) -> pb.Release:
-        async def work() -> Release:
-            by = authorship(caller_of(context), request.reason)
-            return await self._releases.undo(request.store, request.number, by)
-
-        return _message(await answer(context, work()))
+        return await _changed(self._releases.undo, request, context)
 
     async def DropRelease(self, request: pb.ChangeReleaseRequest, context: Context) -> pb.Release:
-        async def work() -> Release:
-            by = authorship(caller_of(context), request.reason)
-            return await self._releases.drop(request.store, request.number, by)
+        return await _changed(self._releases.drop, request, context)
 
-        return _message(await answer(context, work()))
+
+async def _changed(
+    change: Callable[[str, int, Authorship], Awaitable[Release]], request: pb.ChangeReleaseRequest, context: Context
+) -> pb.Release:
+    async def work() -> Release:
+        return await change(request.store, request.number, authorship(caller_of(context), request.reason))
+
+    return _message(await answer(context, work()))
 
 
 def _message(release: Release) -> pb.Release:

@@ -102,10 +102,13 @@ def test_after_a_table_was_lost_its_owners_have_to_be_over() -> None:
     gone = view(states={"a": state(A), "b": state(B, seen=70)}, live=frozenset("a"))
     fresh = Bench(2)
     assert fresh.step(gone, 100.0).write is None
+    fresh.evidence.wrote(150, 99.9)
+    assert fresh.step(gone, 100.0 + WAIT_S).write is None, "of no refresh is it known that it came after the table"
+    fresh.evidence.wrote(180, 100.0)
     assert fresh.step(gone, 100.0 + WAIT_S - 0.1).write is None
     write = fresh.step(gone, 100.0 + WAIT_S).write
     assert isinstance(write, WriteTable)
-    assert write.table.epoch == 71, "above every epoch that a worker has seen"
+    assert write.table.epoch == 181, "above the revision of every table that was written before"
 
 
 def test_the_table_after_a_lost_one_is_above_it_where_no_worker_says_that_it_has_seen_that() -> None:

@@ -164,7 +164,25 @@ def test_a_table_that_was_overtaken_or_has_another_size_is_not_obeyed() -> None:
     owned.end_last_call(0, 1.0)
     owned.obey(Table(10, (Entry(mine(), 10),) * 2), 1.0)
     assert owned.state_of(0) is OwnedState.RELEASED
-    assert owned.record.seen == 9
+    assert owned.table is not None
+    assert owned.table.epoch == 9
+
+
+def test_a_table_that_changes_nothing_for_a_worker_leaves_its_state_as_it_is() -> None:
+    owned = Ownership("w", "w", 3, Fence(TIMES))
+    owned.refreshed(0.0, 5, 0.0)
+    owned.obey(Table(7, (Entry(mine(), 7), Entry(OTHER, 7), Entry(None, 0))), 0.0)
+    owned.ready(0, 7, 0.0)
+    said, _ = owned.record, owned.take_actions()
+    assert said.seen == 7
+    owned.obey(Table(8, (Entry(mine(), 7), Entry(OTHER, 7, Phase.PREPARE, mine(8), 8), Entry(OTHER, 8))), 0.0)
+    assert (owned.record, owned.take_actions()) == (said, []), "the session 8 is none of this process"
+    owned.obey(None, 0.0)
+    owned.end_last_call(0, 0.0)
+    assert owned.record.seen == 0
+    owned.refreshed(1.0, 9, 1.0)
+    owned.obey(Table(12, (Entry(mine(9), 12), Entry(OTHER, 7), Entry(OTHER, 8))), 1.0)
+    assert owned.record.seen == 12
 
 
 def test_a_drain_that_comes_first_is_answered() -> None:

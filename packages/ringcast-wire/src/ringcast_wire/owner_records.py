@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
+from itertools import repeat
+from operator import itemgetter
 from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -64,6 +67,10 @@ class Entry(NamedTuple):
     next_token: int = 0
 
 
+_owner: Final = itemgetter(Entry._fields.index("owner"))
+_next: Final = itemgetter(Entry._fields.index("next"))
+
+
 class Table(NamedTuple):
     """The owners of a key. ``epoch`` rises with every write; a token is the epoch of the write that first named it.
 
@@ -79,6 +86,19 @@ class Table(NamedTuple):
     peers: tuple[Session, ...] = ()
     step: int = 0
 
+    def sessions(self) -> frozenset[Session]:
+        """All sessions that the table names."""
+        return frozenset({*map(_owner, self.entries), *map(_next, self.entries), *self.peers} - {None})
+
+    def naming(self, worker_id: str) -> frozenset[int]:
+        """The partitions that a worker owns, or is next for, in whatever session."""
+        sessions = {session for session in self.sessions() if session.worker_id == worker_id}
+        if not sessions:
+            return frozenset()
+        return frozenset(
+            number for number, entry in enumerate(self.entries) if entry.owner in sessions or entry.next in sessions
+        )
+
 
 class Term(msgspec.Struct, frozen=True, kw_only=True):
     """The worker that leads. It keeps others from trying: what makes a write safe is its compare-and-set alone."""
@@ -90,8 +110,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker says of itself.
 
     ``session`` is 0 while it has none. No call of a session from ``first`` up to ``ended`` runs, or will: all of these
-    are of this process. ``seen``: the epoch of the table that it acts by, 0 for none. ``prepared`` and ``released``
-    name partitions with their token. ``agent``: the one that sees this process end, if there is one.
+    are of this process. ``seen``: the epoch of the first of the tables that it acts by; 0 while it acts by none.
+    ``prepared`` and ``released`` name partitions with their token. ``agent``: the one that sees this process end, if
+    there is one.
 
     Of a store that migrates: ``stopped`` is the ``since`` of a table of the rule ``NOBODY`` under which no call runs.
     ``guarded``: every call is one that the table lets start, as the operator's step of this number wants it; 0 if not.
@@ -180,7 +201,10 @@ def decode_table(data: bytes, partitions: int) -> Table:
     if record.rule is not Rule.OWNERS and record.moves:
         raise ProtocolError(f"table moves partitions, which have no owners under the rule {record.rule}")
     sessions_or_none = [*sessions, None]  # an index of -1 is none
-    entries = [Entry(sessions_or_none[owner], token) for owner, token in zip(record.owners, record.tokens, strict=True)]
+    owners = map(sessions_or_none.__getitem__, record.owners)
+    # Four thousand at a time, in every worker: the class itself would take most of the time to read a table.
+    held = zip(owners, record.tokens, repeat(Phase.HELD), repeat(None), repeat(0))
+    entries: list[Entry] = list(map(partial(tuple.__new__, Entry), held))
     for number, phase, following, token in record.moves:
         if number >= partitions or entries[number].phase is not Phase.HELD or phase is Phase.HELD:
             raise ProtocolError(f"table moves partition {number} of {partitions} twice, or not at all")
@@ -232,8 +256,7 @@ def check_numbers(record: Table | State, revision: int) -> None:
     """
     match record:
         case Table():
-            named = (session.number for entry in record.entries for session in (entry.owner, entry.next) if session)
-            highest = max(record.epoch, *named, *(peer.number for peer in record.peers), 0)
+            highest = max(record.epoch, 0, *(session.number for session in record.sessions()))
         case State():
             highest = max(record.session, record.first, record.ended, record.seen, record.stopped)
     if highest > revision:

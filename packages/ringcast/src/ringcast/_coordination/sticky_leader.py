@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from ringcast_wire import Backoff, EventLog, LimitExceededError, event_before, names
 from ringcast_wire.migrating import Step
-from ringcast_wire.owner_records import Rule, encode_table, encode_term
+from ringcast_wire.owner_records import Rule, Table, encode_table, encode_term
 
 from ringcast._bus.bus import TRANSIENT
 from ringcast._coordination.sticky_measures import KeyReport, LeaderMeasures, by_phase, moves_of
@@ -56,6 +56,9 @@ class KeyLeader:
         """The partitions that were logged as hot."""
         self._heard: dict[str, tuple[int, float]] = {}
         """The refresh of each lease that was heard of last, and when it was new."""
+        self._table: Table | None = None
+        """The table seen last, and the leases that it names."""
+        self._table_leases: frozenset[str] = frozenset()
         self._wanted: frozenset[str] = frozenset()
         """The leases that the last answers were about."""
         self.live: frozenset[str] = frozenset()
@@ -116,11 +119,12 @@ class KeyLeader:
         named = {worker_id for worker_id, state in self._records.states(self._key).items() if state.session}
         if term is not None:
             named.add(term.leader)
-        for entry in table.entries if table is not None else ():
-            named.update(session.lease for session in (entry.owner, entry.next) if session is not None)
-        if table is not None:
-            named.update(session.lease for session in table.peers)
-        return frozenset(named)
+        if table is not self._table:
+            self._table = table
+            self._table_leases = (
+                frozenset(session.lease for session in table.sessions()) if table is not None else frozenset()
+            )
+        return self._table_leases.union(named)
 
     def refreshed(self, refresh: Refresh) -> None:
         """This worker's own entry was refreshed."""

@@ -262,7 +262,7 @@ class KeyOwnership:
     @property
     def is_idle(self) -> bool:
         """Whether there is no session, and no call runs."""
-        return self.session is None and not self._drains()
+        return self.session is None and not self._ownership.is_draining
 
     def state_of(self, partition: int) -> OwnedState:
         """How far this worker is with a partition."""
@@ -272,9 +272,6 @@ class KeyOwnership:
         """Waits until something is another here, or until a time of the loop; returns whether it is."""
         self._changed.clear()
         return await event_before(self._changed, due)
-
-    def _drains(self) -> bool:
-        return any(self.state_of(number) is OwnedState.DRAINING for number in range(self._partitions))
 
     # ---- what is done
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -59,9 +59,11 @@ class OwnerRecords:
         self._changed = changed
         self._log = log
         self._mirror = KvMirror()
-        self._mirror.on_entry = lambda name: changed(name.partition(".")[0])
+        self._mirror.on_entry = self._entry
         self._mirror.on_snapshot = self._snapshot
         self._decoded: dict[str, tuple[int, Any]] = {}
+        self._states: dict[str, dict[str, State]] = {key: {} for key in keys}
+        """By key and worker, as they come: each worker writes one, and each reads those of all."""
         self._misses = dict.fromkeys(keys, 0)
         self._wishes = WishRecords(bus, store, keys, partitions, changed, log)
         self._unreadable = 0
@@ -104,16 +106,12 @@ class OwnerRecords:
         """What an operator wants of a key: nothing where there is no record, the last that could be read otherwise."""
         return self._wishes.wishes(key)
 
-    def states(self, key: str) -> dict[str, State]:
-        """The states of a key by worker, without those that can't be read, or name a lease that is not the worker's."""
-        prefix = names.state_key(key, "")
-        found = {}
-        for name in self._mirror.group(key):
-            worker_id = name.removeprefix(prefix)
-            state = self._read(name, _decode_state) if name.startswith(prefix) else None
-            if state is not None and state.lease == worker_id:
-                found[worker_id] = state
-        return found
+    def states(self, key: str) -> Mapping[str, State]:
+        """The states of a key by worker, without those that can't be read, or name a lease that is not the worker's.
+
+        They change as records come.
+        """
+        return self._states[key]
 
     def gone(self, key: str) -> dict[str, Span]:
         """The sessions of a key whose processes have ended, by worker, as the agent says that the worker names."""
@@ -172,8 +170,24 @@ class OwnerRecords:
             self._mirror.put(name, entry)
         elif self._mirror.revision(name):
             self._mirror.correct(name, None)
-            self._changed(name.partition(".")[0])
+            self._entry(name)
         return entry
+
+    def _entry(self, name: str) -> None:
+        """A record is another."""
+        key = name.partition(".")[0]
+        self._take_state(key, name)
+        self._changed(key)
+
+    def _take_state(self, key: str, name: str) -> None:
+        if key not in self._states or not name.startswith(prefix := names.state_key(key, "")):
+            return
+        worker_id = name.removeprefix(prefix)
+        state = self._read(name, _decode_state)
+        if state is not None and state.lease == worker_id:
+            self._states[key][worker_id] = state
+        else:
+            self._states[key].pop(worker_id, None)
 
     def _decode_table(self, data: bytes, revision: int) -> Table:
         table = decode_table(data, self._partitions)
@@ -183,6 +197,10 @@ class OwnerRecords:
 
     def _snapshot(self) -> None:
         self._decoded = {name: found for name, found in self._decoded.items() if name in self._mirror.entries}
+        for key in self._keys:
+            self._states[key] = {}
+            for name in self._mirror.group(key):
+                self._take_state(key, name)
         for key in self._keys:
             self._changed(key)
 

@@ -51,6 +51,9 @@ class SettledShare:
         self._wake = asyncio.Event()
         self._told = 0
         """The session that has been told of."""
+        self._looked_at: tuple[Session, int] | None = None
+        """The session and the epoch of which is known whether something is still to come of the table."""
+        self._is_awaited = False
         self._last: _Situation | None = None
         self._since = 0.0
 
@@ -81,14 +84,17 @@ class SettledShare:
         self._settled(frozenset(number for number, entry in enumerate(table.entries) if entry.owner == session))
         return None
 
+    def _still_comes(self, session: Session, table: Table) -> bool:
+        """Whether the table offers the worker something, or names it by a session of before."""
+        is_former = any(named.worker_id == self._worker_id and named != session for named in table.sessions())
+        return is_former or any(table.entries[number].next == session for number in table.naming(self._worker_id))
+
     def _situation(self, session: Session, table: Table) -> _Situation | None:
         """``None``: something is still to come of it."""
-        for entry in table.entries:
-            for named in (entry.owner, entry.next):
-                if named is not None and named.worker_id == self._worker_id and named != session:
-                    return None
-            if entry.next == session:
-                return None
+        if (session, table.epoch) != self._looked_at:
+            self._looked_at, self._is_awaited = (session, table.epoch), self._still_comes(session, table)
+        if self._is_awaited:
+            return None
         states = self._records.states(self._key)
         if (own := states.get(self._worker_id)) is None or own.session != session.number:
             return None  # the leader can't know of this session yet

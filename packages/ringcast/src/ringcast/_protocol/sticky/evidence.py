@@ -50,6 +50,10 @@ class LeaseEvidence:
         """A write of the reader's own lease, asked for at ``asked_at``, has got this revision."""
         self._own_writes.append((revision, asked_at))
 
+    def wrote_since(self, at: float) -> int:
+        """The highest revision of those writes of the reader's own lease that were asked for since; 0 for none."""
+        return max((revision for revision, asked_at in self._own_writes if asked_at >= at), default=0)
+
     def answered(self, asked: Collection[str], found: Mapping[str, int], own_revision: int, now: float) -> None:
         """One answer: the revisions of those of the leases ``asked`` for that are there.
 

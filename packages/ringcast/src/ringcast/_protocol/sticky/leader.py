@@ -127,6 +127,9 @@ class Leader:
         self._balance = Balance(times.rest_s)
         self._passed_over: dict[str, float] = {}
         self._members: frozenset[tuple[str, bool, int]] = frozenset()
+        self._noted: Table | None = None
+        """The table seen last, and the sessions that it names: most changes of the view are not of it."""
+        self._named: frozenset[Session] = frozenset()
         self._changed_at = self._first_change_at = 0.0
         self._is_settled = False
         self._wake_at: float | None = None
@@ -172,10 +175,9 @@ class Leader:
             if self._is_settled or not self._members:
                 self._first_change_at = now
             self._members, self._changed_at, self._is_settled = members, now, False
-        named = set(sessions.values())
-        for entry in view.table.entries if view.table is not None else ():
-            named.update(session for session in (entry.owner, entry.next) if session is not None)
-        named.update(view.table.peers if view.table is not None else ())
+        if view.table is not self._noted:
+            self._noted, self._named = view.table, view.table.sessions() if view.table is not None else frozenset()
+        named = self._named.union(sessions.values())
         for session in named:
             self._evidence.note(session, now)
             current = sessions.get(session.worker_id)
@@ -206,10 +208,15 @@ class Leader:
     def _found(self, view: View, sessions: Mapping[str, Session], now: float) -> WriteTable | None:
         """The first table of a key, or the one after a table was lost: then no owner of that may be left."""
         seen = {name: state.seen for name, state in view.states.items()}
+        numbers = (session.number for session in sessions.values())
+        newest = max(view.term_revision, view.table_revision, *seen.values(), *numbers)
         if any(seen.values()):
-            is_over = self._is_due(("table", view.table_revision), self._give_away_s, now)
-            if not is_over or any(seen[name] for name in sessions):
+            missed = ("table", view.table_revision)
+            is_over = self._is_due(missed, self._give_away_s, now)
+            written = self._evidence.wrote_since(self._records.since(missed, now))
+            if not (is_over and written) or any(seen[name] for name in sessions):
                 return None
+            newest = max(newest, written)
         if view.rule is Rule.OWNERS and not may_own(view.step, view.states, view.gone):
             return None
         if not self._is_quiet(now):
@@ -217,9 +224,8 @@ class Leader:
         targets = planned(list(view.shares) or [None] * self._partitions, self._taking(view, sessions), view.wishes)
         if targets is None and view.rule is Rule.OWNERS:
             return None
-        # Every epoch is at most the revision of its write, and what acted by a lost table has begun a session since.
-        numbers = (session.number for session in sessions.values())
-        epoch = max(view.term_revision, view.table_revision, *seen.values(), *numbers) + 1
+        # The epoch of a lost table was at most the revision of its write, and that came before the table was missed.
+        epoch = newest + 1
         entries = tuple(Entry(sessions.get(name), epoch) for name in targets or ("",) * self._partitions)
         peers = tuple(sorted(sessions.values())) if view.rule is Rule.PEERS else ()
         return WriteTable(Table(epoch, entries, view.rule, epoch, peers, view.step), view.table_revision)

@@ -141,12 +141,16 @@ class Ownership:
         self._capacity = capacity
         self._partitions = [OwnedPartition(number) for number in range(partitions)]
         self._table: Table | None = None
-        self._seen = 0
+        self._seen = self._acts_since = 0
         self._number = self._first = self._last = self._ended = 0
         self._leaving = self._closed = self._is_broken = False
         self._last_until = -math.inf
         self._actions: list[Action] = []
         self._share: frozenset[int] = frozenset()
+        self._named: frozenset[int] = frozenset()
+        """The partitions that the table names this worker for, in whatever session."""
+        self._kept: set[int] = set()
+        """The partitions that are not ``ABSENT``. The others are of no interest, unless named or shared."""
         self.agent = ""
         """The agent that sees this process end, if there is one."""
         self.guarded = 0
@@ -178,7 +182,9 @@ class Ownership:
     def record(self) -> State:
         """What the worker's state in the bucket is to say."""
         listed: dict[OwnedState, list[tuple[int, int]]] = {OwnedState.PREPARED: [], OwnedState.RELEASED: []}
-        for owned in self._partitions:
+        for owned in self._kept_partitions():
+            if owned.state not in listed:
+                continue
             aim, token = self._aim(owned.number)
             if owned.token == token and (aim, owned.state) in _SAID:
                 listed[owned.state].append((owned.number, token))
@@ -187,7 +193,8 @@ class Ownership:
             session=self._number,
             first=self._first,
             ended=self._ended,
-            seen=self._seen,
+            # Not the epoch of each table: all workers would write their states with every step of the leader.
+            seen=self._acts_since,
             prepared=tuple(listed[OwnedState.PREPARED][:MAX_MOVING]),
             released=tuple(listed[OwnedState.RELEASED][:MAX_MOVING]),
             leaving=self._leaving,
@@ -195,12 +202,12 @@ class Ownership:
             agent=self.agent,
             stopped=self._stopped,
             # Once it is closed it never starts a call again.
-            guarded=self.guarded or int(self._closed and not (self.is_free or self._draining())),
+            guarded=self.guarded or int(self._closed and not (self.is_free or self.is_draining)),
         )
 
     @property
     def _stopped(self) -> int:
-        has_stopped = self._table is not None and self._table.rule is Rule.NOBODY and not self._draining()
+        has_stopped = self._table is not None and self._table.rule is Rule.NOBODY and not self.is_draining
         return self._table.since if self._table is not None and has_stopped else 0
 
     @property
@@ -213,11 +220,16 @@ class Ownership:
         """Whether a worker that leaves owns nothing any more, and runs no call."""
         table = self._table
         owns = table is not None and (
-            any(_is_of(entry.owner, self._worker_id) for entry in table.entries)
+            any(_is_of(table.entries[number].owner, self._worker_id) for number in self._named)
             if table.rule is Rule.OWNERS
             else bool(self._share)
         )
-        return self._leaving and not owns and not self._draining()
+        return self._leaving and not owns and not self.is_draining
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether a partition is to stop of which a call still runs, or the last one is to be made."""
+        return any(self._partitions[number].state is OwnedState.DRAINING for number in self._kept)
 
     def state_of(self, partition: int) -> OwnedState:
         """How far this worker is with a partition."""
@@ -225,7 +237,7 @@ class Ownership:
 
     def tokens(self) -> dict[int, int]:
         """The partitions that are ``ACTIVE``, each with its token."""
-        return {owned.number: owned.token for owned in self._partitions if owned.state is OwnedState.ACTIVE}
+        return {owned.number: owned.token for owned in self._kept_partitions() if owned.state is OwnedState.ACTIVE}
 
     def take_actions(self) -> list[Action]:
         """What is to be done, in order; each once."""
@@ -244,7 +256,7 @@ class Ownership:
             self._settle()
         self._is_broken = self._is_broken or not continued
         self._fence.refreshed(asked_at)
-        if not (self._number or self._closed or self._draining() or self._fence.passed(now)) and revision > self._last:
+        if not (self._number or self._closed or self.is_draining or self._fence.passed(now)) and revision > self._last:
             self._number = self._last = revision
             # Another process of this id may have had a session in between, and of that one nothing is said.
             self._first = self._first if self._first and not self._is_broken else revision
@@ -256,9 +268,11 @@ class Ownership:
         self.poll(now)
         if table is None and self._table is not None:
             self._end_session(last_until=self._fence.until)
-            self._table = None
+            self._table, self._named = None, frozenset()
         elif table is not None and table.epoch > self._seen and len(table.entries) == len(self._partitions):
             self._table, self._seen = table, table.epoch
+            self._acts_since = self._acts_since or table.epoch
+            self._named = table.naming(self._worker_id)
         else:
             return
         self._settle()
@@ -274,7 +288,7 @@ class Ownership:
         self.poll(now)
         owned = self._partitions[partition]
         if owned.state is OwnedState.PREPARING and owned.token == token:
-            owned.on(OwnedInput.READY)
+            self._go(owned, OwnedInput.READY)
             self._settle_one(owned)
 
     def begin_call(self, partition: int, now: float) -> int | None:
@@ -338,9 +352,6 @@ class Ownership:
         if self._number:
             self._number, self._last_until = 0, last_until
 
-    def _draining(self) -> bool:
-        return any(owned.state is OwnedState.DRAINING for owned in self._partitions)
-
     def _aim(self, number: int) -> tuple[Aim, int]:
         """What the table wants of this session for a partition, and the token that it is about."""
         if self._table is None:
@@ -365,8 +376,8 @@ class Ownership:
 
     def _settle(self) -> None:
         """Brings every partition as near to what the table wants as it can be now."""
-        for owned in self._partitions:
-            self._settle_one(owned)
+        for number in sorted(self._kept | self._named | self._share):
+            self._settle_one(self._partitions[number])
         self._note_ended()
 
     def _settle_one(self, owned: OwnedPartition) -> None:
@@ -376,10 +387,10 @@ class Ownership:
 
     def _note_ended(self) -> None:
         """Once no call of an ended session runs, the worker says so; and that it acts by no table, if there is none."""
-        if not self._number and not self._draining():
+        if not self._number and not self.is_draining:
             self._ended = self._last
             if self._table is None:
-                self._seen = 0
+                self._seen = self._acts_since = 0
 
     def _advance(self, owned: OwnedPartition, aim: Aim, token: int) -> bool:
         """One step of one partition; returns whether there was one."""
@@ -387,7 +398,7 @@ class Ownership:
             case OwnedState.ACTIVE if aim is not Aim.HOLD or owned.token != token:
                 self._do(owned, OwnedInput.STOP, Deed.STOP)
             case OwnedState.DRAINING if _is_quiet(owned):
-                owned.on(OwnedInput.ENDED)
+                self._go(owned, OwnedInput.ENDED)
             case OwnedState.ABSENT | OwnedState.RELEASED if aim in _WANTS and self._is_open(owned, aim, token):
                 owned.token = token
                 self._do(owned, OwnedInput.WANTED, Deed.PREPARE)
@@ -400,12 +411,12 @@ class Ownership:
                 self._do(owned, OwnedInput.GRANTED, Deed.ACTIVATE)
             case OwnedState.ABSENT | OwnedState.PREPARING | OwnedState.PREPARED if aim is Aim.RELEASE:
                 owned.token = token
-                owned.on(OwnedInput.STOP)
+                self._go(owned, OwnedInput.STOP)
             case OwnedState.RELEASED if aim is Aim.RELEASE and token != owned.token:
                 owned.token = token  # it never got so far as to start a call with it
                 return False
             case OwnedState.PREPARING | OwnedState.PREPARED if aim is Aim.KEEP:
-                owned.on(OwnedInput.STOP)
+                self._go(owned, OwnedInput.STOP)
             case OwnedState.PREPARING | OwnedState.PREPARED | OwnedState.RELEASED if aim is Aim.NOTHING:
                 self._do(owned, OwnedInput.FORGOTTEN, Deed.FORGET)
             case _:
@@ -419,8 +430,19 @@ class Ownership:
         """
         return token > owned.token or (aim is Aim.HOLD and self.rule is Rule.PEERS)
 
-    def _do(self, owned: OwnedPartition, happened: OwnedInput, deed: Deed) -> None:
+    def _kept_partitions(self) -> list[OwnedPartition]:
+        """In the order of their numbers."""
+        return [self._partitions[number] for number in sorted(self._kept)]
+
+    def _go(self, owned: OwnedPartition, happened: OwnedInput) -> None:
         owned.on(happened)
+        if owned.state is OwnedState.ABSENT:
+            self._kept.discard(owned.number)
+        else:
+            self._kept.add(owned.number)
+
+    def _do(self, owned: OwnedPartition, happened: OwnedInput, deed: Deed) -> None:
+        self._go(owned, happened)
         self._actions.append(Action(deed, owned.number, owned.token))
 
 

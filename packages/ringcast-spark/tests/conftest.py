@@ -1,4 +1,4 @@
-"""One Spark session and NATS server for all tests, a config service a file; each test has a store of its own."""
+"""One Spark session for all tests, a NATS server and config service a file; each test has a store of its own."""
 
 from __future__ import annotations
 
@@ -66,13 +66,6 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
     yield
     spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-
-
-@pytest.fixture(scope="session")
-def service_nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    """A NATS server that no test may stop."""
-    with NatsServer(tmp_path_factory.mktemp("service-nats")) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

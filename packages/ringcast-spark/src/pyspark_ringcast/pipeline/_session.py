@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from ringcast_wire import ErrorCode, InvalidInputError, RingcastError, error_from_code
 
+from pyspark_ringcast._common.guards import OverwriteRefusedError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -69,4 +71,6 @@ def clear_error(error: BaseException) -> RingcastError | None:
     return error_from_code(ErrorCode.INTERNAL, f"Spark: {first[:_MAX_CHARS]}")
 
 
-_CODES: Final = {kind.__name__: kind.code for kind in RingcastError.__subclasses__()}
+_KINDS: Final[tuple[type[RingcastError], ...]] = (*RingcastError.__subclasses__(), OverwriteRefusedError)
+"""Not all of our own are imported by now: those that a task may raise are named."""
+_CODES: Final = {kind.__name__: kind.code for kind in _KINDS}

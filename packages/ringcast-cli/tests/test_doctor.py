@@ -20,13 +20,13 @@ from ringcast_cli._config import resolve
 from ringcast_cli._doctor import diagnose, is_local
 from ringcast_cli._doctor_command import exit_code
 from ringcast_cli._doctor_facts import _own, _shown, gather
-from ringcast_cli._doctor_model import Facts, Finding, Result, SeenMember, SeenService
+from ringcast_cli._doctor_model import Facts, Finding, Result, SeenMember, SeenService, Waiting
 from ringcast_client import JetStreamStatus, ServiceStatus, StoreInfo, StreamStatus
 from ringcast_wire import Mode, StoreSettings, Strategy
 
 NOW_S = 1_700_000_000.0
-STREAM = StreamStatus("config_notify_s", "s", "events", 10, 100, 100, False, 1, 2, 1_000, 3, 0, (), "")
-JETSTREAM = JetStreamStatus(1, 50, 100, 1, 1, 100, 10, 100)
+STREAM = StreamStatus("config_notify_s", "s", "events", 10, 100, 100, False, 1, 2, 1_000, 3, 0, (), "", 1_000)
+JETSTREAM = JetStreamStatus(1, 50, 100, 1, 1, 100, 10, 100, 10, 100)
 STATUS = ServiceStatus("i", "0.1.0", 0, (), {}, 3, (STREAM,), JETSTREAM, "")
 
 
@@ -73,7 +73,27 @@ def _of(check: str, facts: Facts) -> list[Finding]:
             Result.WARNING,
             "90 of 100 bytes of disk are reserved",
         ),
+        (
+            "nothing_is_nearly_full",
+            _facts(jetstream=replace(JETSTREAM, streams=95)),
+            Result.WARNING,
+            "95 of 100 streams are there",
+        ),
         ("nothing_is_nearly_full", _facts(jetstream=None, jetstream_problem="silent"), Result.UNKNOWN, "silent"),
+        ("streams_are_well", _facts(stream={"age_ms": 200_000}), Result.WARNING, "what is known of it is 200 s old"),
+        (
+            "services_answer",
+            Facts(NOW_S, (SeenService("10.0.0.1:1", True, None, "the token is unknown", refused=True),)),
+            Result.FAILURE,
+            "it does not let this client in: the token is unknown",
+        ),
+        (
+            "no_dead_letters_wait",
+            replace(_facts(), dead_letters={"s": Waiting(1_000, more=True)}),
+            Result.WARNING,
+            "at least 1000 wait",
+        ),
+        ("no_dead_letters_wait", replace(_facts(), dead_letters={"s": Waiting(0)}), Result.OK, "none waits"),
         (
             "members_report",
             replace(_facts(), members=(SeenMember("agent", "host-1", "0.1.0", 30.0),)),

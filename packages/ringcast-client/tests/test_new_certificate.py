@@ -6,7 +6,7 @@ from pathlib import Path
 
 import trustme
 from ringcast_client import ConfigServiceClient
-from ringcast_testkit import ConfigServiceProcess, NatsServer
+from ringcast_testkit import ConfigServiceProcess, NatsServer, until
 from ringcast_wire.grpc import ServiceLogin
 
 
@@ -34,6 +34,10 @@ async def test_a_client_takes_up_a_certificate_that_was_replaced(tmp_path: Path,
         async with ConfigServiceClient(service.address, login=login) as client:
             assert (await client.who_am_i()).principal == "certificate:first"
             issue(new, "second", cert, key)
-            assert (await client.who_am_i()).principal == "certificate:second"
+
+            async def is_second() -> bool:
+                return (await client.who_am_i()).principal == "certificate:second"
+
+            await until(is_second)
             key.unlink()  # what it has goes on counting
             assert (await client.who_am_i()).principal == "certificate:second"

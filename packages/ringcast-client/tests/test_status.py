@@ -16,6 +16,8 @@ async def test_an_instance_says_how_it_is_and_how_nats_is(client: ConfigServiceC
     events = next(each for each in status.streams if (each.store, each.kind) == (store_name, "events"))
     assert 0 < events.max_bytes == events.wanted_bytes
     assert (events.refuses, events.consumer_limit, events.differs, events.problem) == (False, 1_000, (), "")
+    assert 0 <= events.age_ms < 60_000
     # The account was read when the service started.
     assert status.jetstream is not None
-    assert (status.jetstream.consumer_limit, status.jetstream.disk_limit, status.jetstream_problem) == (0, 0, "")
+    account = status.jetstream
+    assert (account.consumer_limit, account.disk_limit, account.stream_limit, status.jetstream_problem) == (0, 0, 0, "")

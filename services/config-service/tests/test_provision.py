@@ -421,6 +421,7 @@ async def test_what_streams_have_is_known_and_a_limit_that_is_near_is_told_once(
         assert account.state is not None
         assert account.state.reserved_storage >= StreamSizes().events_max_bytes
         assert account.state.consumers >= 3
+        assert account.state.streams >= 6
         assert (account.problem, account.age_s < 60) == ("", True)
 
 
@@ -450,9 +451,27 @@ def test_copies_that_are_behind_and_a_leader_that_is_missing(
 ) -> None:
     """The answers are those of servers of which one, then two of three were killed."""
     config = streams.leases(StreamSizes()).evolve(num_replicas=3)
-    state = {"messages": 1, "bytes": 100, "first_seq": 1, "last_seq": 1, "consumer_count": 0}
-    answer = {"config": config.as_dict(), "state": state}
     states = StreamStates()
-    states.saw(config, StreamInfo.from_response({**answer, "cluster": {"name": "c", **cluster}}))
+    states.saw(config, _info(config, cluster={"name": "c", **cluster}))
     (found,) = states()
     assert (found.store, found.kind, found.replicas_behind, found.problem) == ("", "leases", behind, problem)
+
+
+def test_the_age_of_a_stream_is_that_of_what_nats_said_of_it_last() -> None:
+    config = streams.leases(StreamSizes())
+    states = StreamStates()
+    states.could_not_see(config.name or "", TimeoutError("no answer"))
+    (never,) = states()
+    assert (never.found_at_s, never.problem) == (None, "no answer")
+    states.saw(config, _info(config))
+    (seen,) = states()
+    states.could_not_see(config.name or "", TimeoutError("no answer"))
+    (since,) = states()
+    assert since.found_at_s == seen.found_at_s is not None
+
+
+def _info(config: StreamConfig, **more: Any) -> StreamInfo:
+    """A stream with one message, as a server tells of it."""
+    state = {"messages": 1, "bytes": 100, "first_seq": 1, "last_seq": 1, "consumer_count": 0}
+    info: StreamInfo = StreamInfo.from_response({"config": config.as_dict(), "state": state, **more})
+    return info

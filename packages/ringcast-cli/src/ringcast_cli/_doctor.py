@@ -19,6 +19,8 @@ NEAR: Final = 0.9
 """From this share of a limit on."""
 BEHIND_S: Final = 30.0
 """A worker that has not applied a change which is older lags."""
+OLD_MS: Final = 180_000
+"""What a config service knows of NATS, and has not looked at for longer, may not be so any more."""
 EXPIRES_S: Final = 14 * 86_400.0
 """A certificate that ends sooner is to be replaced."""
 _NOT_LISTED: Final = 20
@@ -61,6 +63,9 @@ def services_answer(facts: Facts) -> Iterator[Finding]:
         if not seen.reachable:
             todo = "start it, or name the right address with --service"
             yield _failure(about, seen.problem, todo, "ringcastservicedown")
+        elif seen.refused:
+            todo = "give this client a token or certificate that it lets in (RINGCAST_SERVICE_TOKEN_FILE, …)"
+            yield _failure(about, f"it does not let this client in: {seen.problem}", todo)
         elif seen.status is None:
             yield _unknown(f"state of {about}", seen.problem, _AS_ADMIN)
         elif seen.status.not_served:
@@ -174,6 +179,10 @@ def _of_stream(stream: StreamStatus, replicas: int) -> Iterator[Finding]:
         make = _warning if stream.kind == "groups" else _failure  # a store is served without that one
         yield make(about, stream.problem, "start the servers of NATS that are away", "ringcaststreamsilent")
         return
+    if stream.age_ms > OLD_MS:
+        said = f"what is known of it is {stream.age_ms / 1_000:.0f} s old"
+        todo = "see whether the config service reaches NATS and its database: it looks every half minute"
+        yield _warning(about, said, todo, "ringcastjetstreamunseen")
     if stream.differs:
         todo = "look at the service's log for event=provision.failed"
         said = f"its settings {', '.join(stream.differs)} are not as they should be"
@@ -211,13 +220,13 @@ def nothing_is_nearly_full(facts: Facts) -> Iterator[Finding]:
     if account is None:
         yield _unknown("room of the account at NATS", status.jetstream_problem)
     else:
-        for what, used, limit in (
-            ("bytes of disk are reserved", account.disk_reserved, account.disk_limit),
-            ("bytes of memory are used", account.memory_used, account.memory_limit),
-            ("consumers are there", account.consumers, account.consumer_limit),
+        for what, used, limit, runbook in (
+            ("bytes of disk are reserved", account.disk_reserved, account.disk_limit, "ringcastjetstreamnearlyfull"),
+            ("bytes of memory are used", account.memory_used, account.memory_limit, "ringcastjetstreamnearlyfull"),
+            ("consumers are there", account.consumers, account.consumer_limit, "ringcastaccountconsumersnearlimit"),
+            ("streams are there", account.streams, account.stream_limit, "ringcaststorenotprovisioned"),
         ):
             if limit and used >= NEAR * limit:
-                runbook = "ringcastaccountconsumersnearlimit" if "cons" in what else "ringcastjetstreamnearlyfull"
                 said = f"{used} of {limit} {what}"
                 found.append(_warning("account at NATS", said, "raise the limit of the account", runbook))
         if status.jetstream_problem:
@@ -314,7 +323,7 @@ def no_dead_letters_wait(facts: Facts) -> Iterator[Finding]:
     for store, count in facts.dead_letters.items():
         if isinstance(count, str):
             yield _unknown(f"dead letters of {store}", count)
-        elif count:
+        elif count.count:
             todo = f"see ringcast dead-letters list {store}, mend the handler, then replay them"
             yield _warning(f"dead letters of {store}", f"{count} wait", todo, "ringcastchangesdropped")
         else:

@@ -19,7 +19,7 @@ from ringcast_wire import NatsLogin, PermissionDeniedError, RingcastError, Unaut
 from ringcast_cli._client import service_client
 from ringcast_cli._config import CliConfig
 from ringcast_cli._doctor import is_local, split_address
-from ringcast_cli._doctor_model import Facts, SeenCertificate, SeenFile, SeenMember, SeenService
+from ringcast_cli._doctor_model import Facts, SeenCertificate, SeenFile, SeenMember, SeenService, Waiting
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ async def _service(config: CliConfig, address: str) -> SeenService:
                 return SeenService(address, True, problem=str(error))
             took_s = time.time() - asked_at_s
     except UnauthenticatedError as error:
-        return SeenService(address, True, problem=str(error))
+        return SeenService(address, True, problem=str(error), refused=True)
     except RingcastError as error:
         return SeenService(address, False, problem=str(error))
     clock_s = status.now_ms / 1000 - (asked_at_s + took_s / 2)
@@ -100,7 +100,7 @@ async def _of_stores(config: CliConfig, only: str | None, found: Facts) -> Facts
             me = await _tried("me", problems, client.who_am_i)
             named = await _tried("stores", problems, lambda: stores(client))
             roles = await _tried("roles", problems, client.list_roles)
-            letters: dict[str, int | str] = {}
+            letters: dict[str, Waiting | str] = {}
             for store in named or ():
                 try:
                     letters[store.name] = await _waiting(client, store.name, found)
@@ -119,12 +119,13 @@ async def _of_stores(config: CliConfig, only: str | None, found: Facts) -> Facts
     )
 
 
-async def _waiting(client: ConfigServiceClient, store: str, found: Facts) -> int:
+async def _waiting(client: ConfigServiceClient, store: str, found: Facts) -> Waiting:
     """How many dead letters wait."""
     for stream in found.streams or ():
         if (stream.store, stream.kind, stream.problem) == (store, "dead_letters", ""):
-            return stream.messages  # half a minute old at most
-    return len([letter async for letter in client.dead_letters(store, limit=_MOST_LETTERS)])
+            return Waiting(stream.messages)  # half a minute old at most
+    count = len([letter async for letter in client.dead_letters(store, limit=_MOST_LETTERS)])
+    return Waiting(count, more=count == _MOST_LETTERS)
 
 
 async def _of_bus(config: CliConfig, login: NatsLogin | None, problems: dict[str, str]) -> dict[str, Any]:

@@ -34,7 +34,8 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class SeenService:
     """One address of the config service. ``status`` is ``None`` where it did not say, and ``problem`` says why;
-    ``reachable``: it answered. ``clock_s``: how far its clock is ahead of this host's, ``within_s``: give or take."""
+    ``reachable``: it answered; ``refused``: it does not let this client in. ``clock_s``: how far its clock is ahead of
+    this host's, ``within_s``: give or take."""
 
     address: str
     reachable: bool
@@ -42,6 +43,7 @@ class SeenService:
     problem: str = ""
     clock_s: float = 0.0
     within_s: float = 0.0
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,17 @@ class SeenCertificate:
     ends_s: float | None
     problem: str = ""
     bad: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How many dead letters of a store wait; ``more``: the count was ended there, and there may be more."""
+
+    count: int
+    more: bool = False
+
+    def __str__(self) -> str:
+        return f"at least {self.count}" if self.more else str(self.count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +106,8 @@ class Facts:
     """By store and key; a sentence where it can't be said."""
     lags_at_s: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """When (Unix) they said so, by the clock of this host."""
-    dead_letters: Mapping[str, int | str] = field(default_factory=dict)
-    """By store, how many wait, counted up to a bound; a sentence where it can't be said."""
+    dead_letters: Mapping[str, Waiting | str] = field(default_factory=dict)
+    """By store, how many wait; a sentence where it can't be said."""
     members: tuple[SeenMember, ...] | None = None
     files: tuple[SeenFile, ...] = ()
     certificates: tuple[SeenCertificate, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ _CONNECT_S: Final = 1.0
 """How long another one waits for a connection that is being made."""
 _AGAIN_S: Final = 0.1
 """After all have failed."""
+_LOOK_S: Final = 1.0
+"""How often the files of the login are looked at: not for each call."""
 
 Addresses = str | Sequence[str] | Callable[[], Sequence[str]]
 
@@ -53,6 +56,7 @@ class Endpoints:
         self._current: Endpoint | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._stamp = login.stamp()
+        self._looked_at_s = time.monotonic()
 
     def open(self) -> None:
         """Makes the channels, which connect at the first call."""
@@ -70,13 +74,15 @@ class Endpoints:
 
     @property
     def current(self) -> Endpoint:
-        """Where calls go: over a new connection, once a certificate or key of the login was replaced.
+        """Where calls go: over a new connection, 1 s after a certificate or key of the login was replaced.
 
         Raises:
             UnavailableError: no instance is known.
         """
-        if (stamp := self._login.stamp()) != self._stamp:
-            self._renew(stamp)
+        if (now_s := time.monotonic()) - self._looked_at_s >= _LOOK_S:
+            self._looked_at_s = now_s
+            if (stamp := self._login.stamp()) != self._stamp:
+                self._renew(stamp)
         if self._current is None:
             raise UnavailableError("no config service is known: none takes calls")
         return self._current

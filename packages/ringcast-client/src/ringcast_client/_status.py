@@ -15,7 +15,8 @@ class StreamStatus:
 
     ``kind``: events, dead_letters, settings, members, groups, owners, wishes or leases. ``wanted_bytes``: the room that
     it should have. ``refuses``: when it is full; else it throws its oldest away. ``differs``: settings that are not as
-    they should be. ``problem``: why nothing can be written to it, or known of it; empty where it is well.
+    they should be. ``problem``: why nothing can be written to it, or known of it; empty where it is well. ``age_ms``:
+    how long ago NATS said so; -1 where it never has.
     """
 
     name: str
@@ -32,6 +33,7 @@ class StreamStatus:
     replicas_behind: int
     differs: tuple[str, ...]
     problem: str
+    age_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class JetStreamStatus:
     memory_limit: int
     consumers: int
     consumer_limit: int
+    streams: int
+    stream_limit: int
 
 
 @dataclass(frozen=True, slots=True)

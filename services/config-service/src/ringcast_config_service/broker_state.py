@@ -18,7 +18,8 @@ class StreamState:
 
     ``refuses``: it takes nothing more when it is full, where others throw their oldest away. ``replicas_behind``:
     copies that are not there or not up to date. ``differs``: settings that are not as they should be. ``problem``: why
-    nothing can be written to it, or known of it; then the numbers may be those of before.
+    nothing can be written to it, or known of it; then the numbers may be those of before. ``found_at_s``: when NATS
+    said so, by the monotonic clock; ``None``: it never has.
     """
 
     name: str
@@ -35,6 +36,7 @@ class StreamState:
     refuses: bool = False
     differs: tuple[str, ...] = ()
     problem: str = ""
+    found_at_s: float | None = None
 
 
 class AccountLimits(msgspec.Struct):

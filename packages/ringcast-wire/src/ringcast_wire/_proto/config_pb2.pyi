@@ -168,7 +168,7 @@ class StoreProblem(_message.Message):
     def __init__(self, store: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class StreamStatus(_message.Message):
-    __slots__ = ("name", "store", "kind", "bytes", "max_bytes", "wanted_bytes", "refuses", "messages", "consumers", "consumer_limit", "replicas", "replicas_behind", "differs", "problem")
+    __slots__ = ("name", "store", "kind", "bytes", "max_bytes", "wanted_bytes", "refuses", "messages", "consumers", "consumer_limit", "replicas", "replicas_behind", "differs", "problem", "age_ms")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STORE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -183,6 +183,7 @@ class StreamStatus(_message.Message):
     REPLICAS_BEHIND_FIELD_NUMBER: _ClassVar[int]
     DIFFERS_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
     name: str
     store: str
     kind: str
@@ -197,10 +198,11 @@ class StreamStatus(_message.Message):
     replicas_behind: int
     differs: _containers.RepeatedScalarFieldContainer[str]
     problem: str
-    def __init__(self, name: _Optional[str] = ..., store: _Optional[str] = ..., kind: _Optional[str] = ..., bytes: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wanted_bytes: _Optional[int] = ..., refuses: _Optional[bool] = ..., messages: _Optional[int] = ..., consumers: _Optional[int] = ..., consumer_limit: _Optional[int] = ..., replicas: _Optional[int] = ..., replicas_behind: _Optional[int] = ..., differs: _Optional[_Iterable[str]] = ..., problem: _Optional[str] = ...) -> None: ...
+    age_ms: int
+    def __init__(self, name: _Optional[str] = ..., store: _Optional[str] = ..., kind: _Optional[str] = ..., bytes: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wanted_bytes: _Optional[int] = ..., refuses: _Optional[bool] = ..., messages: _Optional[int] = ..., consumers: _Optional[int] = ..., consumer_limit: _Optional[int] = ..., replicas: _Optional[int] = ..., replicas_behind: _Optional[int] = ..., differs: _Optional[_Iterable[str]] = ..., problem: _Optional[str] = ..., age_ms: _Optional[int] = ...) -> None: ...
 
 class JetStreamStatus(_message.Message):
-    __slots__ = ("disk_used", "disk_reserved", "disk_limit", "memory_used", "memory_reserved", "memory_limit", "consumers", "consumer_limit")
+    __slots__ = ("disk_used", "disk_reserved", "disk_limit", "memory_used", "memory_reserved", "memory_limit", "consumers", "consumer_limit", "streams", "stream_limit")
     DISK_USED_FIELD_NUMBER: _ClassVar[int]
     DISK_RESERVED_FIELD_NUMBER: _ClassVar[int]
     DISK_LIMIT_FIELD_NUMBER: _ClassVar[int]
@@ -209,6 +211,8 @@ class JetStreamStatus(_message.Message):
     MEMORY_LIMIT_FIELD_NUMBER: _ClassVar[int]
     CONSUMERS_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    STREAM_LIMIT_FIELD_NUMBER: _ClassVar[int]
     disk_used: int
     disk_reserved: int
     disk_limit: int
@@ -217,7 +221,9 @@ class JetStreamStatus(_message.Message):
     memory_limit: int
     consumers: int
     consumer_limit: int
-    def __init__(self, disk_used: _Optional[int] = ..., disk_reserved: _Optional[int] = ..., disk_limit: _Optional[int] = ..., memory_used: _Optional[int] = ..., memory_reserved: _Optional[int] = ..., memory_limit: _Optional[int] = ..., consumers: _Optional[int] = ..., consumer_limit: _Optional[int] = ...) -> None: ...
+    streams: int
+    stream_limit: int
+    def __init__(self, disk_used: _Optional[int] = ..., disk_reserved: _Optional[int] = ..., disk_limit: _Optional[int] = ..., memory_used: _Optional[int] = ..., memory_reserved: _Optional[int] = ..., memory_limit: _Optional[int] = ..., consumers: _Optional[int] = ..., consumer_limit: _Optional[int] = ..., streams: _Optional[int] = ..., stream_limit: _Optional[int] = ...) -> None: ...
 
 class RoleGrant(_message.Message):
     __slots__ = ("principal", "store", "role", "granted_at_ms", "granted_by")

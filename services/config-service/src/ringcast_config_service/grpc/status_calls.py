@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from ringcast_wire.grpc import pb
 
-from ringcast_config_service.broker_state import AccountState
+from ringcast_config_service.broker_state import AccountState, StreamState
 from ringcast_config_service.nats.broker import AccountWatch
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.telemetry import Measures
@@ -38,10 +38,17 @@ class StatusCalls:
                 pb.StoreProblem(store=store, problem=why) for store, why in sorted(self._provisioner.problems.items())
             ],
             replicas=self._replicas,
-            streams=[pb.StreamStatus(**asdict(state)) for state in self._provisioner.states()],
+            streams=[_stream(state) for state in self._provisioner.states()],
             jetstream=None if account is None else _jetstream(account),
             jetstream_problem=self._account.problem,
         )
+
+
+def _stream(state: StreamState) -> pb.StreamStatus:
+    fields = asdict(state)
+    found_at_s = fields.pop("found_at_s")
+    age_ms = -1 if found_at_s is None else int((time.monotonic() - found_at_s) * 1_000)
+    return pb.StreamStatus(**fields, age_ms=age_ms)
 
 
 def _jetstream(account: AccountState) -> pb.JetStreamStatus:
@@ -55,4 +62,6 @@ def _jetstream(account: AccountState) -> pb.JetStreamStatus:
         memory_limit=max(limits.max_memory, 0),
         consumers=account.consumers,
         consumer_limit=max(limits.max_consumers, 0),
+        streams=account.streams,
+        stream_limit=max(limits.max_streams, 0),
     )

@@ -109,6 +109,7 @@ class StreamStates:
             refuses=found.discard is DiscardPolicy.NEW,
             differs=tuple(sorted(streams.differences(wanted, found))),
             problem=NO_LEADER if info.cluster is not None and not info.cluster.leader else "",
+            found_at_s=time.monotonic(),
         )
         self._limits.check(new.name, "consumers", new.consumers, new.consumer_limit)
         if new.refuses:

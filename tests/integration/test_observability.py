@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,15 @@ import ringcast_config_service
 import yaml
 from ringcast_heartbeat_agent.telemetry import AGENT
 from ringcast_testkit import run_readme_examples
-from ringcast_wire.metrics import BY_NAME, METRICS, SERVICE, WORKER
+from ringcast_wire.metrics import METRICS, SERVICE, WORKER
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs/observability.md"
 RULES = (ROOT / "infra/prometheus/alerts.yml", ROOT / "infra/prometheus/objectives.yml")
 SCRAPES = ROOT / "infra/prometheus/prometheus.yml"
-DASHBOARD = ROOT / "infra/grafana/dashboards/ringcast.json"
+GRAFANA = ROOT / "infra/grafana"
+DASHBOARDS = sorted((GRAFANA / "dashboards").glob("*.json"))
+RUNBOOKS = ROOT / "docs/runbooks.md"
 
 EXPOSED = {metric.name: metric for metric in (*METRICS, *AGENT)}
 """Of workers, services and agents."""
@@ -104,7 +108,9 @@ def alerts() -> list[dict[str, Any]]:
 
 
 def panels() -> list[dict[str, Any]]:
-    return [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"]
+    """Those of all dashboards."""
+    found = [panel for path in DASHBOARDS for panel in json.loads(path.read_text())["panels"]]
+    return [panel for panel in found if panel["type"] != "row"]
 
 
 def expressions() -> Iterator[tuple[str, str]]:
@@ -148,7 +154,7 @@ def test_alerts_and_dashboard_use_only_labels_that_the_metrics_have() -> None:
         for series, matchers in re.findall(r"\b((?:config|ringcast_agent)_\w+)\{([^}]*)\}", text):
             for label in re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers):
                 seen += 1
-                known = (*EXPOSED[metric_of(series)].labels, *("le",) * series.endswith("_bucket"))
+                known = (*EXPOSED[metric_of(series)].labels, "instance", *("le",) * series.endswith("_bucket"))
                 assert label in known, f"{where}: {series}{{{label}}}"
     assert seen > 60
 
@@ -164,8 +170,8 @@ def test_counters_are_rates_and_brackets_are_closed() -> None:
 
 
 def test_every_metric_is_drawn() -> None:
-    drawn = {metric_of(series) for panel in panels() for series in re.findall(r"\bconfig_\w+", json.dumps(panel))}
-    assert drawn == set(BY_NAME)
+    drawn = {metric_of(series) for panel in panels() for series in SERIES_NAME.findall(json.dumps(panel))}
+    assert drawn == set(EXPOSED)
 
 
 def test_every_candidate_alert_of_the_reference_is_there() -> None:
@@ -192,9 +198,25 @@ def test_alerts_say_how_bad_it_is_and_what_is_wrong() -> None:
         assert rule["annotations"]["summary"]
 
 
-def test_the_panels_do_not_overlap() -> None:
+# --- Dashboards -------------------------------------------------------------------------------------------------------
+
+
+def test_the_dashboards_are_those_of_panels_yaml() -> None:
+    done = subprocess.run(
+        [sys.executable, str(GRAFANA / "make_dashboards.py"), "--check"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [path.stem for path in DASHBOARDS] == ["agent", "broker", "fleet", "overview", "service"]
+    titles = [json.loads(path.read_text())["uid"] for path in DASHBOARDS]
+    assert titles == [f"ringcast-{path.stem}" for path in DASHBOARDS]
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_the_panels_do_not_overlap(path: Path) -> None:
     taken: set[tuple[int, int]] = set()
-    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+    found = json.loads(path.read_text())["panels"]
+    assert len({panel["id"] for panel in found}) == len(found)
+    for panel in found:
         place = panel["gridPos"]
         cells = {
             (x, y)
@@ -204,6 +226,53 @@ def test_the_panels_do_not_overlap() -> None:
         assert not cells & taken, panel["title"]
         assert all(x < 24 for x, _ in cells), panel["title"]
         taken |= cells
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_a_dashboard_begins_with_what_is_so_now_and_what_was_lately(path: Path) -> None:
+    document = json.loads(path.read_text())
+    kinds = [panel["type"] for panel in document["panels"]]
+    assert kinds[:2] == ["row", "stat"]
+    assert kinds.count("stat") == 8
+    assert kinds.count("state-timeline") == 2
+    chosen = {variable["name"] for variable in document["templating"]["list"]}
+    assert set(re.findall(r"\$\{?(\w+)", path.read_text())) - {"__rate_interval"} <= chosen
+
+
+def test_a_panel_links_to_the_runbooks_of_the_alerts_that_watch_the_same() -> None:
+    rules_by_name = {rule["alert"]: rule["expr"] for rule in alerts()}
+    anchors = {heading.lower() for heading in re.findall(r"^### (\w+)$", RUNBOOKS.read_text(), re.MULTILINE)}
+    linked = 0
+    for panel in panels():
+        names = set(SERIES_NAME.findall(" ".join(target["expr"] for target in panel["targets"])))
+        for link in panel["links"]:
+            linked += 1
+            alert = link["title"].removeprefix("Runbook of ")
+            assert link["url"] == f"${{runbooks:raw}}#{alert.lower()}"
+            assert alert.lower() in anchors
+            watched = set(SERIES_NAME.findall(rules_by_name[alert]))
+            assert names & watched, f"{panel['title']} shows nothing of what {alert} watches"
+    assert linked > 40
+
+
+def test_a_number_changes_its_colour_where_its_alert_fires() -> None:
+    """Its worst threshold, or the limit in its own query, is the limit of an alert that it links to."""
+    rules_by_name = {rule["alert"]: rule["expr"] for rule in alerts()}
+    number = re.compile(r"[<>=] ([\d.]+)")
+    seen = 0
+    for panel in panels():
+        if panel["type"] != "stat" or not panel["links"]:
+            continue
+        steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+        (query,) = [target["expr"] for target in panel["targets"]]
+        limits = {float(steps[-1]["value"]), *map(float, number.findall(query))}
+        expressions = [rules_by_name[link["title"].removeprefix("Runbook of ")] for link in panel["links"]]
+        of_alerts = {float(limit) for expression in expressions for limit in number.findall(expression)}
+        if not of_alerts or 0.0 in of_alerts:
+            of_alerts.add(1.0)  # what is counted is 1 where it is not none
+        assert limits & of_alerts, panel["title"]
+        seen += 1
+    assert seen > 25
 
 
 @pytest.mark.parametrize("job", ["ringcast-config-service", "ringcast-worker"])

@@ -9,8 +9,10 @@ PYTHON := $(VENV)/bin/python
 STAMPS := $(VENV)/stamps
 BIN := build-support/bin
 CHECKS := build-support/checks
-# The tools of a release have an environment of their own: no other target needs them.
+# The tools of a release, of the documentation site and of the manifests have environments of their own: no other target needs them.
 RELEASE := build/release
+DOCS := build/docs
+INFRA := build/infra
 # Compilers and tests share the machine with whatever else runs on it.
 JOBS ?= 2
 export CARGO_BUILD_JOBS := $(JOBS)
@@ -74,6 +76,16 @@ lint: setup ## Format, types, clippy, stubs, generated code, structure: everythi
 	@echo "lint: CockroachDB's grammar" && $(PYTHON) $(CHECKS)/cockroach_grammar.py
 	@echo "lint: structure" && $(PYTHON) $(CHECKS)/structure.py && $(PYTHON) $(CHECKS)/tree.py
 	@$(PYTHON) $(CHECKS)/pants_refuses.py
+
+.PHONY: docs
+docs: setup $(DOCS)/stamp ## Build the documentation site into build/site; a warning or a link that leads nowhere fails
+	@# Not --quiet, which hides the warnings from --strict too.
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --clean --config-file build-support/docs/mkdocs.yml
+	@echo "docs: build/site has $$(find build/site -name '*.html' | wc -l) pages"
+
+.PHONY: manifests
+manifests: $(INFRA)/stamp ## Hold the Kubernetes manifests and the Helm chart against the schemas of Kubernetes
+	@$(INFRA)/bin/python $(CHECKS)/manifests.py
 
 .PHONY: format
 format: setup ## Format Python and Rust, and mend what ruff can
@@ -157,9 +169,8 @@ cross-wheels: setup $(RELEASE)/stamp ## Build the core for Linux, x86_64 and aar
 release-check: wheels sdists $(RELEASE)/stamp ## Check what a release would upload, and leave SBOMs in dist/sbom (TAG=ringcast-wire-0.1.0)
 	@PATH=$(CURDIR)/$(VENV)/bin:$$PATH $(PYTHON) $(CHECKS)/release.py dist --tools $(RELEASE)/bin $(if $(TAG),--tag $(TAG))
 
-$(RELEASE)/stamp: build-support/locks/release.txt
-	@$$($(BIN)/find-python) -m venv $(RELEASE)
-	@$(RELEASE)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
+$(RELEASE)/stamp $(DOCS)/stamp $(INFRA)/stamp: build/%/stamp: build-support/locks/%.txt $(STAMPS)/lock
+	@$(BIN)/install-tools $(CURDIR)/$(@D) $<
 	@touch $@
 
 .PHONY: lock

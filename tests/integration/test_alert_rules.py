@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -11,6 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from tests.integration.needed_tools import needed_tool
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMETHEUS = ROOT / "infra/prometheus"
@@ -37,12 +38,7 @@ def expectations(name: str) -> list[tuple[str, list[dict[str, Any]]]]:
 @pytest.fixture(scope="module")
 def promtool() -> str:
     """The tests need it in CI; elsewhere they are skipped without it."""
-    found = shutil.which("promtool")
-    if found is None:
-        if os.environ.get("RINGCAST_REQUIRE_PROMTOOL") == "1":
-            pytest.fail("promtool is not on PATH: build-support/bin/install-promtool puts it there")
-        pytest.skip("promtool is not on PATH: build-support/bin/install-promtool puts it there")
-    return found
+    return needed_tool("PROMTOOL", "promtool", install="build-support/bin/install-promtool puts it there")
 
 
 def test_prometheus_loads_all_rules() -> None:

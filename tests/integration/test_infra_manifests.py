@@ -1,6 +1,6 @@
-"""The systemd unit, the Kubernetes manifests and the Dockerfile say what the service really takes.
+"""The systemd unit and the Kubernetes manifests say what the programs really take.
 
-Neither systemd nor Kubernetes nor a container engine runs here; what can be held against the code is.
+Neither systemd nor Kubernetes runs here; what can be held against the code is.
 """
 
 from __future__ import annotations
@@ -10,65 +10,78 @@ import inspect
 import json
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 from ringcast import WorkerConfig
 from ringcast._protocol.sticky.leader import LeaderTimes
 from ringcast_config_service.app import App
 from ringcast_config_service.config import Config
+from ringcast_heartbeat_agent import app as agent_app
+from ringcast_heartbeat_agent.config import Config as AgentConfig
 from ringcast_testkit import ManagedProcess
 
 from tests.integration.infra_nats import INFRA, NATS, ROOT, InfraNats, example_variables
+from tests.integration.needed_tools import needed_tool
 
 KUBERNETES = INFRA / "kubernetes"
 SYSTEMD = INFRA / "systemd"
-DOCKERFILE = INFRA / "docker/Dockerfile"
 PREFIX = "RINGCAST_CONFIG_SERVICE_"
+LOCKED_DOWN = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+PODS = [("Deployment", "config-service"), ("StatefulSet", "nats"), ("DaemonSet", "heartbeat-agent")]
+"""What the base runs."""
 
 
 @cache
-def options() -> frozenset[str]:
-    """The options of the service, from its own help."""
-    command = [sys.executable, "-m", "ringcast_config_service", "--help"]
+def options(module: str = "ringcast_config_service") -> frozenset[str]:
+    """The options of a program, from its own help."""
+    command = [sys.executable, "-m", module, "--help"]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = frozenset(re.findall(r"^\s+(--[a-z-]+)", text, re.MULTILINE))
-    assert {"--nats", "--database", "--listen"} <= found
+    assert {"--nats", "--stop-timeout", "--metrics-listen"} <= found
     return found
 
 
-def as_option(variable: str) -> str:
+def as_option(variable: str, prefix: str = PREFIX) -> str:
     """The option that a variable sets."""
-    assert variable.startswith(PREFIX), variable
-    return "--" + variable.removeprefix(PREFIX).lower().replace("_", "-")
+    assert variable.startswith(prefix), variable
+    return "--" + variable.removeprefix(prefix).lower().replace("_", "-")
 
 
 def seconds_to_stop(stop_timeout_s: float) -> float:
-    """How long an orderly stop takes at the most: its phases one after the other."""
+    """How long an orderly stop of the service takes at the most: its phases one after the other."""
     phases = inspect.getsource(App._shut).count("bounded(")
     assert phases >= 5
     return phases * stop_timeout_s + 1
 
 
+def seconds_to_stop_an_agent(stop_timeout_s: float) -> float:
+    """The same of an agent, with a second more for the first two of its phases."""
+    phases = inspect.getsource(agent_app).count("bounded(")
+    assert phases >= 8
+    assert AgentConfig().drain_timeout_s == stop_timeout_s
+    return phases * stop_timeout_s + 2
+
+
 # --- systemd ----------------------------------------------------------------------------------------------------------
 
 
-def unit() -> configparser.RawConfigParser:
+def unit(name: str = "ringcast-config-service") -> configparser.RawConfigParser:
     parser = configparser.RawConfigParser(strict=False)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
-    parser.read_string((SYSTEMD / "ringcast-config-service.service").read_text())
+    parser.read_string((SYSTEMD / f"{name}.service").read_text())
     return parser
 
 
@@ -102,6 +115,9 @@ def test_the_unit_gives_the_service_the_time_that_it_needs_to_stop() -> None:
     words = exec_start()
     stop_timeout_s = float(words[words.index("--stop-timeout") + 1])
     assert float(unit()["Service"]["TimeoutStopSec"]) >= seconds_to_stop(stop_timeout_s)
+    agent = unit("ringcast-heartbeat-agent")["Service"]
+    assert f"--stop-timeout {stop_timeout_s:.0f}" in agent["ExecStart"]
+    assert float(agent["TimeoutStopSec"]) >= seconds_to_stop_an_agent(stop_timeout_s)
 
 
 def test_the_unit_is_locked_down() -> None:
@@ -181,6 +197,8 @@ def test_the_example_of_workers_gives_hook_and_stop_their_time() -> None:
     assert pod["terminationGracePeriodSeconds"] >= patience_s + stop_s
     (undrain,) = pod["initContainers"]
     assert "ringcast undrain" in undrain["command"][-1], "a drain outlives the pod"
+    assert worker["securityContext"] == undrain["securityContext"] == LOCKED_DOWN
+    assert pod["securityContext"] == the("StatefulSet", "nats")["spec"]["template"]["spec"]["securityContext"]
 
 
 def test_every_object_is_whole_and_every_file_is_used() -> None:
@@ -214,6 +232,23 @@ def test_every_argument_and_variable_of_the_service_is_an_option() -> None:
     assert arguments["--nats-user"] == "config-service"
 
 
+def test_every_argument_and_variable_of_the_agent_is_an_option() -> None:
+    agent = container("DaemonSet", "heartbeat-agent")
+    arguments = dict(argument.split("=", 1) for argument in agent["args"])
+    variables = {as_option(entry["name"], "RINGCAST_AGENT_") for entry in agent["env"] if entry["name"] != "POD_NAME"}
+    assert arguments.keys() | variables <= options("ringcast_heartbeat_agent")
+    assert "--api-token" in variables, "other pods reach it"
+    assert arguments["--id"] == arguments["--nats-user"] == "$(POD_NAME)"
+    listens = {
+        name: int(arguments[f"--{name}-listen"].rpartition(":")[2]) for name in ports("DaemonSet", "heartbeat-agent")
+    }
+    assert listens == ports("DaemonSet", "heartbeat-agent")
+    assert the("Service", "heartbeat-agent")["spec"]["internalTrafficPolicy"] == "Local"
+    assert "heartbeat-agent" in arguments["--allowed-hosts"].split(",")
+    stop = the("DaemonSet", "heartbeat-agent")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert stop >= seconds_to_stop_an_agent(float(arguments["--stop-timeout"]))
+
+
 def test_a_configuration_of_these_arguments_is_valid() -> None:
     arguments = dict(
         argument.removeprefix("--").split("=", 1) for argument in container("Deployment", "config-service")["args"]
@@ -235,7 +270,7 @@ def test_every_variable_of_the_nats_configuration_is_set() -> None:
 def test_secrets_are_templates_and_have_what_is_asked_of_them() -> None:
     for secret in (one for one in manifests() if one["kind"] == "Secret"):
         assert not any(secret["stringData"].values())
-    for kind, name in (("Deployment", "config-service"), ("StatefulSet", "nats")):
+    for kind, name in PODS:
         asked = [
             entry["valueFrom"]["secretKeyRef"]
             for entry in container(kind, name)["env"]
@@ -246,7 +281,7 @@ def test_secrets_are_templates_and_have_what_is_asked_of_them() -> None:
             assert reference["key"] in the("Secret", reference["name"])["stringData"]
 
 
-@pytest.mark.parametrize(("kind", "name"), [("Deployment", "config-service"), ("StatefulSet", "nats")])
+@pytest.mark.parametrize(("kind", "name"), PODS)
 def test_every_file_that_is_named_is_one_of_a_secret(kind: str, name: str) -> None:
     there = mounted(kind, name)
     entries = container(kind, name)["env"]
@@ -286,7 +321,13 @@ def test_the_ports_agree() -> None:
     assert set(re.findall(r":(\d+)", listens["NATS_ROUTES"])) == {str(server["cluster"])}
     for probe in ("startupProbe", "readinessProbe"):
         assert container("Deployment", "config-service")[probe]["httpGet"] == {"path": "/ready", "port": "metrics"}
-    for name, backend in (("config-service", service), ("nats", server), ("nats-headless", server)):
+    agent = ports("DaemonSet", "heartbeat-agent")
+    for name, backend in (
+        ("config-service", service),
+        ("nats", server),
+        ("nats-headless", server),
+        ("heartbeat-agent", agent),
+    ):
         for port in the("Service", name)["spec"]["ports"]:
             assert backend[port["targetPort"]] == port["port"]
 
@@ -294,7 +335,7 @@ def test_the_ports_agree() -> None:
 def test_network_policies_name_ports_that_somebody_listens_on() -> None:
     database, dns = 5432, 53
     known = {database, dns, *ports("Deployment", "config-service").values(), *ports("StatefulSet", "nats").values()}
-    known |= set(ports("StatefulSet", "gateway-worker").values())
+    known |= set(ports("StatefulSet", "gateway-worker").values()) | set(ports("DaemonSet", "heartbeat-agent").values())
     named = {port["port"] for _, _, rule in policies() for port in rule["ports"]}
     assert named == known - {8222}  # probes come from the node
 
@@ -345,24 +386,33 @@ def test_writers_and_monitors_reach_the_config_service(role: str, port: str) -> 
 
 
 def test_the_selectors_select_the_pods() -> None:
-    for kind, name in (("Deployment", "config-service"), ("StatefulSet", "nats")):
+    for kind, name in PODS:
         spec = the(kind, name)["spec"]
         labels = spec["template"]["metadata"]["labels"]
         assert spec["selector"]["matchLabels"] == labels
         assert the("Service", name)["spec"]["selector"] == labels
-        assert the("PodDisruptionBudget", name)["spec"]["selector"]["matchLabels"] == labels
+        if kind != "DaemonSet":  # whose pods no drain of a node moves
+            assert the("PodDisruptionBudget", name)["spec"]["selector"]["matchLabels"] == labels
         assert the("ServiceAccount", name)["automountServiceAccountToken"] is False
     assert the("StatefulSet", "nats")["spec"]["serviceName"] == "nats-headless"
 
 
-@pytest.mark.parametrize(("kind", "name"), [("Deployment", "config-service"), ("StatefulSet", "nats")])
+def test_an_agent_is_called_by_consumers_of_its_node_and_reaches_nats_alone() -> None:
+    agent, consumer = the("NetworkPolicy", "heartbeat-agent")["spec"], the("NetworkPolicy", "consumer")["spec"]
+    (way_out,) = agent["egress"]
+    assert [target["podSelector"]["matchLabels"] for target in way_out["to"]] == [{"app.kubernetes.io/name": "nats"}]
+    of_consumers, of_monitors = agent["ingress"]
+    assert [source["podSelector"]["matchLabels"] for source in of_consumers["from"]] == [
+        consumer["podSelector"]["matchLabels"]
+    ]
+    (call,) = consumer["egress"]
+    assert call["ports"] == of_consumers["ports"]
+    assert [port["port"] for port in of_monitors["ports"]] == [ports("DaemonSet", "heartbeat-agent")["metrics"]]
+
+
+@pytest.mark.parametrize(("kind", "name"), PODS)
 def test_the_containers_are_locked_down(kind: str, name: str) -> None:
-    context = container(kind, name)["securityContext"]
-    assert context == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
+    assert container(kind, name)["securityContext"] == LOCKED_DOWN
     assert the(kind, name)["spec"]["template"]["spec"]["securityContext"]["runAsNonRoot"] is True
 
 
@@ -378,9 +428,7 @@ def test_the_disk_holds_what_jetstream_may_keep() -> None:
 
 @pytest.mark.parametrize("name", [".", "monitoring"])
 def test_kustomize_builds_it(name: str) -> None:
-    tool = shutil.which("kubectl") or shutil.which("kustomize")
-    if tool is None:
-        pytest.skip("neither kubectl nor kustomize is on PATH: nobody has built the manifests")
+    tool = needed_tool("KUBECTL", "kubectl", "kustomize", install="Debian's kubernetes-client has kubectl")
     words = [tool, "kustomize"] if Path(tool).name == "kubectl" else [tool, "build"]
     done = subprocess.run([*words, str(KUBERNETES / name)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -399,11 +447,13 @@ def test_the_rules_of_the_operator_are_those_of_prometheus() -> None:
 
 
 def test_the_monitors_name_ports_and_labels_that_are_there() -> None:
-    service, worker = yaml.safe_load_all((KUBERNETES / "monitoring/monitors.yaml").read_text())
-    (endpoint,) = service["spec"]["endpoints"]
-    found = the("Service", "config-service")
-    assert service["spec"]["selector"]["matchLabels"] == found["metadata"]["labels"]
-    assert endpoint["port"] in {port["name"] for port in found["spec"]["ports"]}
+    *services, worker = yaml.safe_load_all((KUBERNETES / "monitoring/monitors.yaml").read_text())
+    assert [service["metadata"]["name"] for service in services] == ["config-service", "heartbeat-agent"]
+    for service in services:
+        (endpoint,) = service["spec"]["endpoints"]
+        found = the("Service", service["metadata"]["name"])
+        assert service["spec"]["selector"]["matchLabels"] == found["metadata"]["labels"]
+        assert endpoint["port"] in {port["name"] for port in found["spec"]["ports"]}
     (endpoint,) = worker["spec"]["podMetricsEndpoints"]
     assert endpoint["port"] in ports("StatefulSet", "gateway-worker")
     labels = the("StatefulSet", "gateway-worker")["spec"]["template"]["metadata"]["labels"]
@@ -411,8 +461,7 @@ def test_the_monitors_name_ports_and_labels_that_are_there() -> None:
 
 
 def test_every_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
-    if shutil.which("systemd-analyze") is None:
-        pytest.skip("systemd-analyze is not on PATH: nobody has looked at the units")
+    needed_tool("SYSTEMD", "systemd-analyze", install="it is in Debian's systemd")
     for file in sorted(SYSTEMD.glob("*.service")):
         # Programs that this machine does not have, in place of which it has one.
         text = re.sub(r"^(Exec\w+=)/(?:opt|usr/local)/\S+", r"\1/bin/true", file.read_text(), flags=re.MULTILINE)
@@ -422,69 +471,3 @@ def test_every_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
             ["systemd-analyze", "verify", "--man=no", str(copy)], capture_output=True, text=True, check=False
         )
         assert (done.returncode, done.stderr) == (0, ""), file.name
-
-
-# --- The image --------------------------------------------------------------------------------------------------------
-
-
-def picked(argument: str) -> set[str]:
-    """The distributions that the Dockerfile takes from the lock for an argument."""
-    match = re.search(rf'^ARG {argument}="(.+)"$', DOCKERFILE.read_text(), re.MULTILINE)
-    assert match is not None
-    return set(match[1].split("|"))
-
-
-def our_dependencies() -> dict[str, list[str]]:
-    """What each distribution of ours requires, as it stands in the tree."""
-    files = [
-        *ROOT.glob("packages/*/pyproject.toml"),
-        *ROOT.glob("services/*/pyproject.toml"),
-        ROOT / "crates/ringcast-core-py/pyproject.toml",
-    ]
-    projects = [tomllib.loads(file.read_text())["project"] for file in files]
-    return {project["name"]: project.get("dependencies", []) for project in projects}
-
-
-def needs(name: str, extras: frozenset[str] = frozenset()) -> set[str]:
-    """Everything that a distribution requires, however indirectly."""
-    ours = our_dependencies()
-    found: set[str] = set()
-    waiting = [(name, extras)]
-    while waiting:
-        current, with_extras = waiting.pop()
-        try:
-            lines = ours[current] if current in ours else requires(current) or []
-        except PackageNotFoundError:
-            pytest.fail(f"{current} is not installed")
-        for requirement in map(Requirement, lines):
-            environments = [{"extra": extra} for extra in with_extras] or [{"extra": ""}]
-            wanted = requirement.marker is None or any(map(requirement.marker.evaluate, environments))
-            key = canonicalize_name(requirement.name)
-            if wanted and key not in found:
-                found.add(key)
-                waiting.append((key, frozenset(requirement.extras)))
-    return found
-
-
-def test_the_image_installs_exactly_what_the_service_needs() -> None:
-    ours = {"ringcast-core", "ringcast-wire", "ringcast-sqlite", "ringcast-service", "ringcast-meta"}
-    everything = needs("ringcast-config-service")
-    assert ours < everything
-    assert picked("SERVICE") == everything - ours
-    text = DOCKERFILE.read_text()
-    assert all(f"packages/{name}" in text for name in ours - {"ringcast-core"})
-
-
-def test_the_tools_and_everything_else_are_in_the_lock() -> None:
-    lock = (ROOT / "build-support/locks/default.txt").read_text()
-    locked = set(re.findall(r"^([a-z0-9._-]+)==", lock, re.MULTILINE))
-    assert picked("TOOLS") | picked("SERVICE") <= locked
-    assert picked("TOOLS") == {"hatchling", "maturin"} | needs("hatchling") | needs("maturin")
-
-
-def test_the_image_listens_where_the_manifests_say() -> None:
-    match = re.search(r"^EXPOSE (.+)$", DOCKERFILE.read_text(), re.MULTILINE)
-    assert match is not None
-    assert sorted(map(int, match[1].split())) == sorted(ports("Deployment", "config-service").values())
-    program = json.loads(DOCKERFILE.read_text().rpartition("ENTRYPOINT ")[2])[0]
-    assert program == exec_start()[0]

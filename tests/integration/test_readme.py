@@ -117,6 +117,20 @@ def test_keys_and_tokens_are_made_as_the_page_on_deployment_says(tmp_path: Path)
     assert "worker=gateway-worker-* gateway/blocklist" in text
 
 
+def test_a_token_of_agents_is_made_as_the_page_on_deployment_says(tmp_path: Path) -> None:
+    (line,) = re.findall(r"^ringcast token agent .*$", DEPLOYMENT.read_text(), re.MULTILINE)
+    words = shlex.split(line, comments=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "ringcast_cli", *words[1:]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    assert "agent=heartbeat-agent-* gateway/blocklist" in done.stdout + done.stderr
+
+
 def test_the_front_page_does_what_it_says(environment: dict[str, str], tmp_path: Path) -> None:
     text = README.read_text()
     commands = [line for line in re.findall(r"^ringcast .*$", text, re.MULTILINE) if not line.startswith("ringcast up")]

@@ -6,9 +6,11 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,8 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "packages/ringcast-cli/README.md"
 ENCRYPTION = ROOT / "docs/encryption.md"
 RELEASES = ROOT / "docs/releases.md"
-_BLOCK = re.compile(r"^```(console|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+TUTORIAL = ROOT / "docs/tutorial.md"
+_BLOCK = re.compile(r"(?:^<!-- file: (\S+) -->\n)?^```(console|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
@@ -46,11 +49,44 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
         process.kill()
 
 
+@pytest.fixture
+def typed(environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """Gives a command to a shell; what it prints. What a command leaves in the background ends with the test."""
+    groups: list[int] = []
+
+    def give(command: str) -> str:
+        with subprocess.Popen(
+            ["/bin/sh", "-c", command],
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            groups.append(process.pid)
+            printed, _ = process.communicate(timeout=PATIENCE_S)
+        return printed + (f"[exit code {process.returncode}]\n" if process.returncode else "")
+
+    try:
+        yield give
+    finally:
+        for group in groups:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+
+
 def _examples(page: Path) -> list[tuple[str, str]]:
-    """Each command and what it prints, standard error included. Python runs as a program of its own."""
+    """Each command and what it prints, standard error included.
+
+    Python runs as a program of its own, or is written to the file that the comment before it names.
+    """
     examples: list[tuple[str, str]] = []
-    for language, block in _BLOCK.findall(page.read_text()):
-        if language == "python":
+    for file, language, block in _BLOCK.findall(page.read_text()):
+        if file:
+            examples.append((f"printf %s {shlex.quote(block)} > {file}", ""))
+        elif language == "python":
             examples.append((f"python -c {shlex.quote(block)}", ""))
             continue
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
@@ -60,30 +96,23 @@ def _examples(page: Path) -> list[tuple[str, str]]:
 
 
 def _matches(wanted: str, got: str) -> bool:
-    """Whether the output is as written; ``...`` stands for anything within a line."""
-    pattern = ".*".join(re.escape(part) for part in wanted.split("..."))
-    return re.fullmatch(pattern, got) is not None
+    """Whether the output is as written; ``...`` stands for anything within a line, a line ``[...]`` for any lines."""
+    lines = [r"(?:.*\n)*" if line == "[...]\n" else _pattern(line) for line in wanted.splitlines(keepends=True)]
+    return re.fullmatch("".join(lines), got) is not None
+
+
+def _pattern(line: str) -> str:
+    return ".*".join(re.escape(part) for part in line.split("..."))
 
 
 @pytest.mark.parametrize(
     ("page", "least"),
-    [(README, 12), (ENCRYPTION, 16), (RELEASES, 10)],
-    ids=["readme", "encryption", "releases"],
+    [(README, 12), (ENCRYPTION, 16), (RELEASES, 10), (TUTORIAL, 30)],
+    ids=["readme", "encryption", "releases", "tutorial"],
 )
-def test_every_console_example(page: Path, least: int, environment: dict[str, str], tmp_path: Path) -> None:
+def test_every_console_example(page: Path, least: int, typed: Callable[[str], str]) -> None:
     examples = _examples(page)
     assert len(examples) >= least, "the page has lost its examples"
     for command, wanted in examples:
-        done = subprocess.run(
-            command,
-            shell=True,
-            cwd=tmp_path,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-        got = done.stdout + (f"[exit code {done.returncode}]\n" if done.returncode else "")
+        got = typed(command)
         assert _matches(wanted, got), f"$ {command}\n{got}"

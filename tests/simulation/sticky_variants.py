@@ -52,7 +52,7 @@ class GivesAwayEarly(LeaseEvidence):
     """Waits for less than the calls of a dead worker may take."""
 
     def __init__(self, give_away_s: float) -> None:
-        super().__init__(give_away_s * 0.5)
+        super().__init__(give_away_s * 0.25)
 
 
 class ActivatesEarly(Ownership):
@@ -138,7 +138,7 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     "takes_silence_for_the_end": Variant(
         Machines(evidence=HearsNothing), "gives away what it has heard nothing of, though it may be cut off itself"
     ),
-    "gives_away_early": Variant(Machines(evidence=GivesAwayEarly), "waits half as long for a dead worker"),
+    "gives_away_early": Variant(Machines(evidence=GivesAwayEarly), "waits a quarter as long for a dead worker"),
     "activates_before_released": Variant(
         Machines(ownership=ActivatesEarly), "takes a partition up before its owner has released it"
     ),

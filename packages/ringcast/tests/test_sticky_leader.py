@@ -141,6 +141,27 @@ def test_a_planned_move_goes_step_by_step() -> None:
     assert bench.step(view(Entry(A, 5), Entry(B, 8), states=BOTH)).write is None
 
 
+def test_what_is_prepared_waits_a_little_for_the_rest_since_each_write_goes_to_all() -> None:
+    bench, moving = Bench(3), (Entry(A, 5, Phase.PREPARE, B, 8), Entry(A, 5, Phase.PREPARE, C, 8), Entry(A, 5))
+    all_of = {"a": state(A), "b": state(B), "c": state(C)}
+    first = view(*moving, states=all_of | {"b": state(B, prepared=((0, 8),))})
+    step = bench.step(first, 100.0)
+    assert (step.write, step.wake_at) == (None, 100.1), "it has been so for no time"
+    phases = [entry.phase for entry in entries_of(bench.step(first, 100.1))]
+    assert phases == [Phase.DRAIN, Phase.PREPARE, Phase.HELD]
+    both = view(*moving, states={**first.states, "c": state(C, prepared=((1, 8),))})
+    bench = Bench(3)
+    phases = [entry.phase for entry in entries_of(bench.step(both, 100.0))]
+    assert phases == [Phase.DRAIN, Phase.DRAIN, Phase.HELD], "there is nothing to wait for"
+
+
+def test_what_is_released_waits_for_nothing() -> None:
+    draining = (Entry(A, 5, Phase.DRAIN, B, 8), Entry(A, 5, Phase.PREPARE, C, 8), Entry(A, 5))
+    released = {"a": state(A, released=((0, 5),)), "b": state(B), "c": state(C)}
+    after = entries_of(Bench(3).step(view(*draining, states=released), 100.0))
+    assert after == (Entry(B, 8), *draining[1:])
+
+
 @pytest.mark.parametrize("said", [((1, 4),), ((0, 5),)])
 def test_what_was_released_with_another_token_or_of_another_partition_proves_nothing(said: Any) -> None:
     draining = (Entry(A, 6), Entry(A, 5, Phase.DRAIN, B, 8))

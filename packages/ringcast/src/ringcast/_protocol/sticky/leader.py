@@ -42,6 +42,9 @@ class LeaderTimes:
     stagger_s: float = 0.5
     """Each candidate for the term gives the ones before it so long to take it."""
     touch_s: float = TOUCH_S
+    gather_s: float = 0.1
+    """Partitions that are prepared wait for others that are about to be, for so long at most: every write of the table
+    goes to all workers. Their owners serve meanwhile."""
     rest_s: float = 60.0
     """After partitions have moved, none moves for so long because of loads."""
 
@@ -123,7 +126,7 @@ class Leader:
         self._evidence = evidence
         self._give_away_s = give_away_s
         self._times = times
-        self._offers, self._records = _Clocks(), _Clocks()
+        self._offers, self._records, self._prepared = _Clocks(), _Clocks(), _Clocks()
         self._balance = Balance(times.rest_s)
         self._passed_over: dict[str, float] = {}
         self._members: frozenset[tuple[str, bool, int]] = frozenset()
@@ -283,11 +286,12 @@ class Leader:
         quiet = self._is_quiet(now)
         targets = self._targets(view, table, sessions, now, quiet=quiet)
         moving = sum(entry.phase is not Phase.HELD for entry in table.entries)
+        may_drain = self._may_drain(view, table, now)
         epoch, entries = table.epoch + 1, []
         for number, entry in enumerate(table.entries):
             target = sessions.get(targets[number]) if targets is not None else None
             may_move = moving < MAX_MOVING and (quiet or not _is_current(entry.owner, sessions))
-            after = self._advanced(view, number, entry, target, epoch, now, may_move=may_move)
+            after = self._advanced(view, number, entry, target, epoch, now, may_move=may_move, may_drain=may_drain)
             moving += (after.phase is not Phase.HELD) - (entry.phase is not Phase.HELD)
             entries.append(after)
         write = None
@@ -298,8 +302,28 @@ class Leader:
         self._wake_for_evidence(table, sessions)
         return Step(write, self._wake_at, passed_over)
 
+    def _may_drain(self, view: View, table: Table, now: float) -> bool:
+        """Whether what is prepared goes on: all that is offered is prepared, or it has waited for the rest."""
+        offers = [(number, entry) for number, entry in enumerate(table.entries) if entry.phase is Phase.PREPARE]
+        prepared = {(number, entry.next_token) for number, entry in offers if _is_prepared(view, number, entry)}
+        self._prepared.keep(set(prepared))
+        since = min((self._prepared.since(each, now) for each in prepared), default=now)
+        due = since if len(prepared) == len(offers) else since + self._times.gather_s
+        if prepared and now < due:
+            self._wake(due)
+        return now >= due
+
     def _advanced(
-        self, view: View, number: int, entry: Entry, target: Session | None, epoch: int, now: float, *, may_move: bool
+        self,
+        view: View,
+        number: int,
+        entry: Entry,
+        target: Session | None,
+        epoch: int,
+        now: float,
+        *,
+        may_move: bool,
+        may_drain: bool,
     ) -> Entry:
         """The entry of a partition one step on, or as it is."""
         if entry.owner is None or self._has_let_go(view, number, entry, now):
@@ -318,7 +342,7 @@ class Leader:
                 if target != entry.next:
                     return entry._replace(next=target, next_token=epoch)
                 is_ready = _is_prepared(view, number, entry) and _lives(view, entry.owner.worker_id)
-                return entry._replace(phase=Phase.DRAIN) if is_ready else entry
+                return entry._replace(phase=Phase.DRAIN) if is_ready and may_drain else entry
             case Phase.DRAIN:  # no way back: the owner may have let go already
                 return entry if target == entry.next else entry._replace(next=target, next_token=epoch)
 

@@ -139,18 +139,22 @@ def _one_of_world(world: sticky_world.World, *, trace: bool) -> int:
     return 0
 
 
-def _caught_by(name: str) -> tuple[str, list[int]]:
-    return name, known_seeds.caught_by(name, _TRIES)
+def _caught_by(place: tuple[int, str]) -> tuple[str, list[int]]:
+    simulation, name = place
+    return name, known_seeds.SIMULATIONS[simulation].caught_by(name, _TRIES)
 
 
 def write_known_seeds(jobs: int) -> int:
-    """Looks for the seeds that catch each broken variant, and writes them into the guide; how many have none."""
+    """Looks for the seeds that catch each broken variant, and writes them into the guides; how many have none."""
     found: dict[str, list[int]] = {}
+    simulations = known_seeds.SIMULATIONS
+    places = [(number, name) for number, broken in enumerate(simulations) for name in broken.variants]
     with get_context("fork").Pool(jobs) as pool:
-        for name, seeds in pool.imap_unordered(_caught_by, VARIANTS):
+        for name, seeds in pool.imap_unordered(_caught_by, places):
             print(f"{name}: {', '.join(map(str, seeds)) or 'no seed catches it'}", flush=True)
             found[name] = seeds
-    known_seeds.write(found)
+    for guide in sorted({broken.guide for broken in simulations}):
+        known_seeds.write(guide, found)
     return sum(not seeds for seeds in found.values())
 
 
@@ -164,7 +168,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--variant", choices=sorted(VARIANTS), help="break the workers in this way")
     parser.add_argument(
-        "--write-known-seeds", action="store_true", help="write into the guide which seeds catch each broken variant"
+        "--write-known-seeds", action="store_true", help="write into the guides which seeds catch each broken variant"
     )
     parser.add_argument("--sticky", action="store_true", help="seeds of exclusive ownership")
     parser.add_argument("--migration", action="store_true", help="seeds of stores that migrate to it and back")

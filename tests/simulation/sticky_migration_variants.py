@@ -83,8 +83,6 @@ class StopsInWordsOnly(Ownership):
         return False
 
 
-WITHIN: Final = 60
-"""Seeds within which each is noticed."""
 VARIANTS: Final[Mapping[str, Variant]] = {
     "no_fence_for_peers": Variant(
         Machines(ownership=NoFenceForPeers), "serves by the peer rule after its fence has passed"

@@ -122,14 +122,13 @@ class TrustsAClosedSocket(Witness):
 
 
 class Variant(NamedTuple):
-    """Machines with one rule less, and what they do in a few words."""
+    """Machines with one rule less, what they do in a few words, and within how many seeds that has to be noticed."""
 
     machines: Machines
     what: str
+    within: int = 60
 
 
-WITHIN: Final = 60
-"""Seeds within which each is noticed."""
 VARIANTS: Final[Mapping[str, Variant]] = {
     "no_fence": Variant(Machines(fence=NoFence), "starts calls after its fence has passed"),
     "trusts_the_marker": Variant(

@@ -11,7 +11,8 @@ import pytest
 
 from tests.simulation.run import run
 
-SEEDS = 64
+SEEDS = 16
+"""``make simulate`` runs thousands."""
 CHUNK = 16
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +34,7 @@ from ringcast_config_service.repository import (
 )
 from ringcast_config_service.repository.sql.statements import Postgres
 from ringcast_core import row_partition
-from ringcast_testkit import PATIENCE_S, PostgresServer
+from ringcast_testkit import PATIENCE_S, NatsServer, PostgresServer
 from ringcast_wire import (
     ChunkAssembler,
     Event,
@@ -221,6 +221,13 @@ async def _bench(address: str) -> AsyncIterator[Bench]:
 async def bench(database: str) -> AsyncIterator[Bench]:
     async for bench in _bench(database):
         yield bench
+
+
+@pytest.fixture(scope="module")
+def shared_nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """One a file: each stream that there is makes the next one take longer, by the 200 subjects of its members."""
+    with NatsServer(tmp_path_factory.mktemp("nats")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

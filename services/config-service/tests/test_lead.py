@@ -17,6 +17,7 @@ from ringcast_config_service.repository import (
     Repository,
     make_repository,
 )
+from ringcast_config_service.repository.compaction import ALL_OTHERS
 from ringcast_config_service.repository.lead import MAX_LEASE_MS
 from ringcast_config_service.repository.sql.statements import Postgres
 from ringcast_testkit import PATIENCE_S
@@ -222,11 +223,11 @@ async def test_a_lead_that_is_lost_while_a_piece_begins_is_lost_for_that_piece(s
         assert taken
         assert taken[0] == Lead("b", lead.token + 1)
         with pytest.raises(LostLeadError):
-            await steps.done(lead, 7)
+            await steps.done(lead, ALL_OTHERS, 7)
     finally:
         await other.close()
 
 
 async def _refused_or_done(steps: Any, lead: Lead) -> None:
     with contextlib.suppress(LostLeadError):
-        await steps.done(lead, 5)
+        await steps.done(lead, ALL_OTHERS, 5)

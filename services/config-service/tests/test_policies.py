@@ -61,6 +61,11 @@ async def test_what_is_no_policy_is_refused(service: Running, store_name: str) -
             "max_keys 101 is out of range: 0 to 100 is allowed",
         ),
         (
+            set_policy(service, store_name, history_retention_ms=3_599_999),
+            "history_retention_ms",
+            "history_retention_ms 3599999 is out of range: 3600000 to 315360000000 is allowed",
+        ),
+        (
             set_policy(service, store_name, "max_keys", max_keys=1),
             "max_keys",
             "max_keys is set and lifted at once: one of them is needed",

@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any, cast
 
 import asyncpg
 import pytest
-from ringcast_config_service.repository import HistoryFilter, LostLeadError, compaction
+from ringcast_config_service.repository import Deletion, HistoryFilter, LostLeadError, StoreRecord, compaction
+from ringcast_config_service.repository.policies import PolicyChange
 from ringcast_config_service.repository.sql.statements import Postgres, Sqlite
 from ringcast_testkit import PATIENCE_S
 from ringcast_testkit.rows import same_partition
-from ringcast_wire import decode_fetch_reply
+from ringcast_wire import POLICY_RANGES, RevisionGoneError, StorePolicy, decode_fetch_reply
 
 Bench = Any  # of conftest.py
 
-DAY_MS = 86_400_000
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
 WEEK_MS = 7 * DAY_MS
 FIRST = compaction.Moment(0, 0)
 
@@ -32,15 +36,22 @@ async def revisions(bench: Bench) -> list[tuple[str, str | None]]:
     ]
 
 
-async def read(bench: Bench, since: int) -> Any:
+async def read(bench: Bench, since: int | None, as_of: int | None = None, store: str = "s") -> Any:
+    history = (await bench.repo.reader.heads(store, "k")).history
     (found,) = decode_fetch_reply(
-        await bench.repo.reader.read_partition("s", "k", 3, since, await history_of(bench))
+        await bench.repo.reader.read_partition(store, "k", 3, since, history, as_of)
     ).partitions
     return found
 
 
-async def history_of(bench: Bench) -> str:
-    return str((await bench.repo.reader.heads("s", "k")).history)
+async def values_at(bench: Bench, as_of: int, store: str = "s") -> dict[str, str]:
+    return {row.row_id: row.value for row in (await read(bench, None, as_of, store)).rows}
+
+
+async def keep_history(bench: Bench, store: str, ms: int | None) -> None:
+    """Sets the store's own retention of the history, or lifts it."""
+    lift = frozenset({"history_retention_ms"} if ms is None else ())
+    await bench.repo.policies.set_policy(store, PolicyChange(StorePolicy(history_retention_ms=ms), lift))
 
 
 def small_pieces(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
@@ -120,10 +131,16 @@ async def test_a_deleted_row_leaves_no_history_in_the_end(bench: Bench) -> None:
     assert await revisions(bench) == [(row, "2")]
 
 
-async def test_random_writes_over_weeks_against_a_model(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("own", [False, True], ids=["all-stores", "own-retention"])
+async def test_random_writes_over_weeks_against_a_model(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
     """What each row held a week ago can be read from the history, however often it was compacted since; and no more."""
     small_pieces(monkeypatch, 3)
     seed = 5
+    kept_ms = 7 * DAY_MS - DAY_MS // 2
+    if own:
+        await keep_history(bench, "s", kept_ms)
     draw = random.Random(seed)
     days: list[dict[str, str]] = [{}]
     for day in range(1, 25):
@@ -137,7 +154,7 @@ async def test_random_writes_over_weeks_against_a_model(bench: Bench, monkeypatc
                 now[row] = value
         days.append(now)
         await bench.pass_time(DAY_MS)
-        await compact(bench, DAY_MS // 2, 7 * DAY_MS - DAY_MS // 2)
+        await compact(bench, DAY_MS // 2, DAY_MS if own else kept_ms)
         held: dict[str, str] = {}
         before = [found async for page in bench.repo.reader.history("s", "k", HistoryFilter()) for found in page]
         week_ago = max(0, day - 6)
@@ -154,6 +171,83 @@ async def test_random_writes_over_weeks_against_a_model(bench: Bench, monkeypatc
         live = days[-1]
         assert set(live) <= set(by_row), f"seed {seed}, day {day}"
     assert await bench.live() == days[-1]
+
+
+async def test_stores_with_retentions_of_their_own(bench: Bench, new_store: Callable[..., StoreRecord]) -> None:
+    """One for less time than all others, one for longer, and neither changes what can be read of another."""
+    (row,) = same_partition(1)
+    for name in ("short", "long"):
+        await bench.repo.stores.create_store(new_store(name, partition_count=bench.store.partition_count))
+    stores = [(await bench.repo.stores.get_store(name)).record for name in ("s", "short", "long")]
+    await keep_history(bench, "short", POLICY_RANGES["history_retention_ms"][0])
+    await keep_history(bench, "long", 30 * DAY_MS)
+
+    async def write(value: str | None) -> None:
+        await bench.group([bench.request({row: value}, store=store) for store in stores])
+
+    async def readable(as_of: int) -> dict[str, dict[str, str] | None]:
+        found: dict[str, dict[str, str] | None] = {}
+        for store in stores:
+            try:
+                found[store.name] = await values_at(bench, as_of, store.name)
+            except RevisionGoneError:
+                found[store.name] = None
+        return found
+
+    await write("1")
+    await write("2")
+    await bench.pass_time(HOUR_MS - MINUTE_MS)
+    assert await compact(bench) == (0, 0), "what was replaced within the shortest retention stays"
+    assert await readable(1) == {name: {row: "1"} for name in ("s", "short", "long")}
+    await bench.pass_time(2 * MINUTE_MS)
+    assert await compact(bench) == (0, 1)
+    assert await readable(1) == {"s": {row: "1"}, "short": None, "long": {row: "1"}}
+    await bench.pass_time(WEEK_MS)
+    assert await compact(bench) == (0, 1)
+    assert await readable(1) == {"s": None, "short": None, "long": {row: "1"}}
+
+    await write(None)  # 3
+    await write("4")
+    await bench.pass_time(2 * HOUR_MS)
+    assert await compact(bench) == (0, 2), "of one store the value and its deletion"
+    assert (await read(bench, 2, store="short")).whole is False, "a worker that was away needs no history"
+    assert await readable(3) == {"s": {}, "short": None, "long": {}}
+
+    await keep_history(bench, "long", None)
+    assert await compact(bench) == (0, 1), "it is as all others now, and what it has kept for longer goes"
+    assert await readable(1) == {"s": None, "short": None, "long": None}
+    assert await readable(2) == {"s": {row: "2"}, "short": None, "long": {row: "2"}}
+    assert await compact(bench) == (0, 0)
+
+
+async def test_a_longer_retention_brings_nothing_back(bench: Bench) -> None:
+    """What a shorter one has removed is refused, and is not taken for rows that were not there."""
+    a, b = same_partition(2)
+    await bench.write({a: "1", b: "2"})
+    await bench.write({a: "3"})
+    await bench.pass_time(30 * MINUTE_MS)
+    await bench.write({b: "4"})
+    await bench.pass_time(90 * MINUTE_MS)
+    assert await compact(bench, history_ms=HOUR_MS) == (0, 2)
+    assert await compact(bench, history_ms=WEEK_MS) == (0, 0)
+    await bench.pass_time(WEEK_MS - 2 * HOUR_MS + MINUTE_MS)
+    await compact(bench, history_ms=WEEK_MS)
+    assert await values_at(bench, 4) == {a: "3", b: "4"}
+    with pytest.raises(RevisionGoneError):
+        await values_at(bench, 3)
+
+
+async def test_a_purged_store_leaves_no_retention_behind(bench: Bench) -> None:
+    await bench.write({"a": "1"})
+    await keep_history(bench, "s", HOUR_MS)
+    await compact(bench)
+    own = "SELECT duty FROM maintenance WHERE duty LIKE '%/s' ORDER BY duty"
+    assert await bench.ask(own) == [("compaction/s",), ("history-horizon/s",)]
+    await bench.repo.deletions.delete_store("s", Deletion(1, 0))
+    while await bench.repo.deletions.purge_rows("s", None):
+        pass
+    await bench.repo.deletions.drop_store("s")
+    assert await bench.ask(own) == []
 
 
 async def test_pieces_are_small(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +276,7 @@ async def test_of_one_moment_a_piece_begins_where_the_last_one_ended(
     first: compaction.Moment | None = FIRST
     found: list[tuple[int, int | None]] = []
     lead = await bench.lead()
-    _, now_ms = await steps.progress()
+    _, now_ms = await steps.progress(compaction.ALL_OTHERS)
     while first is not None:
         dropped, first = await steps.drop_tombstones(lead, first, now_ms)
         found.append((dropped, first.version if first else None))
@@ -213,14 +307,16 @@ async def test_an_instance_that_lost_the_lead_changes_nothing(bench: Bench, monk
     await bench.pass_time(2 * WEEK_MS)
     lead = await bench.lead()
     steps = steps_of(bench)
-    _, now_ms = await steps.progress()
+    _, now_ms = await steps.progress(compaction.ALL_OTHERS)
     dropped, after = await steps.drop_tombstones(lead, FIRST, now_ms)
     assert (dropped, after is not None) == (10, True)
     await bench.lead(holder="bench")  # the same instance, later
     for step in (
         steps.drop_tombstones(lead, FIRST, now_ms),
-        steps.drop_history(lead, 0, now_ms),
-        steps.done(lead, 1),
+        steps.drop_history(lead, compaction.ALL_OTHERS, 0, now_ms),
+        steps.drop_history(lead, "s", 0, now_ms),
+        steps.retentions(lead),
+        steps.done(lead, compaction.ALL_OTHERS, 1),
         bench.repo.maintenance.compact(lead, DAY_MS, WEEK_MS),
     ):
         with pytest.raises(LostLeadError):

@@ -112,7 +112,7 @@ _SHARED: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
 
 
 class Duration(click.ParamType[int]):
-    """``10s``, ``500ms``, ``1m``: milliseconds."""
+    """``10s``, ``500ms``, ``1m``, ``30d``: milliseconds."""
 
     name = "duration"
 
@@ -121,12 +121,18 @@ class Duration(click.ParamType[int]):
             return value
         match = _DURATION.fullmatch(value)
         if match is None:
-            self.fail(f"{value[:40]!r} is no duration: a whole number and ms, s, m or h is needed", param, ctx)
+            self.fail(f"{value[:40]!r} is no duration: a whole number and ms, s, m, h or d is needed", param, ctx)
         return int(match[1]) * _UNIT_MS[match[2]]
 
 
-_DURATION: Final = re.compile(r"(\d{1,9})(ms|s|m|h)", re.ASCII)
-_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+_DURATION: Final = re.compile(r"(\d{1,9})(ms|s|m|h|d)", re.ASCII)
+_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def shown_duration(ms: int) -> str:
+    """What :class:`Duration` reads, in the largest unit that divides it."""
+    unit, size = max(((unit, size) for unit, size in _UNIT_MS.items() if ms % size == 0), key=lambda found: found[1])
+    return f"{ms // size}{unit}"
 
 
 def patience_option(most_s: float, default_s: float, what: str) -> Callable[[F], F]:

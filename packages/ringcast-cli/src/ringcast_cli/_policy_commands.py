@@ -13,13 +13,15 @@ from ringcast_wire import POLICY_RANGES, StorePolicy
 
 from ringcast_cli._client import service_client
 from ringcast_cli._config import CliConfig
-from ringcast_cli._options import settings_of, shared_options
+from ringcast_cli._options import Duration, settings_of, shared_options, shown_duration
 from ringcast_cli._output import print_json, print_table, visible
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 NONE: Final = "none"
 """In place of a value: the policy is lifted."""
+_MS: Final = "_ms"
+"""How the name of a policy ends that is a duration."""
 _HELP: Final = {
     "max_rows": "Live rows of all keys of the store together",
     "max_bytes": "Bytes of these rows: ids, values and metadata",
@@ -27,19 +29,25 @@ _HELP: Final = {
     "max_keys": "Config keys of the store",
     "max_rows_per_second": "Rows a second that an instance of the service takes, for all principals together",
     "burst_rows": "Rows that may come at once after a pause",
+    "history_retention_ms": "How long revisions are kept once they were replaced, in place of the service's setting",
 }
 
 
 class _Value(click.ParamType[int | str]):
-    """A whole number, or ``none``."""
+    """A whole number, or a duration; or ``none``."""
 
     name = "value"
+
+    def __init__(self, *, duration: bool) -> None:
+        self._duration = Duration() if duration else None
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
         if value == NONE:
             return NONE
         if isinstance(value, int):
             return value
+        if self._duration is not None:
+            return self._duration.convert(value, param, ctx)
         if not (value.isascii() and value.isdigit()) or len(value) > 18:
             self.fail(f"{value[:40]!r} is no policy: a whole number is needed, or {NONE} to lift it", param, ctx)
         return int(value)
@@ -47,10 +55,29 @@ class _Value(click.ParamType[int | str]):
 
 def _policy_options(command: F) -> F:
     for name in reversed(POLICY_RANGES):
-        least, most = POLICY_RANGES[name]
-        help_text = f"{_HELP[name]}: {least} to {most}, or {NONE}."
-        command = click.option(f"--{name.replace('_', '-')}", type=_Value(), metavar="N", help=help_text)(command)
+        least, most = (_shown(name, value) for value in POLICY_RANGES[name])
+        duration = _is_duration(name)
+        command = click.option(
+            f"--{_shown_name(name)}",
+            name,
+            type=_Value(duration=duration),
+            metavar="DURATION" if duration else "N",
+            help=f"{_HELP[name]}: {least} to {most}, or {NONE}.",
+        )(command)
     return command
+
+
+def _is_duration(name: str) -> bool:
+    return name.endswith(_MS)
+
+
+def _shown_name(name: str) -> str:
+    return name.removesuffix(_MS).replace("_", "-")
+
+
+def _shown(name: str, value: int) -> str:
+    """A value of a policy, as it is given."""
+    return shown_duration(value) if _is_duration(name) else str(value)
 
 
 @click.group()
@@ -104,7 +131,7 @@ def _print_policy(info: StorePolicyInfo, config: CliConfig) -> None:
     used = {"max_rows": info.rows, "max_bytes": info.bytes, "max_keys": info.keys}
     click.echo(f"policies of {visible(info.name)}")
     rows = [
-        [name.replace("_", "-"), NONE if value is None else str(value), str(used.get(name, ""))]
+        [_shown_name(name), NONE if value is None else _shown(name, value), str(used.get(name, ""))]
         for name, value in asdict(info.policy).items()
     ]
     print_table(["policy", "value", "used"], rows, right=frozenset({1, 2}))

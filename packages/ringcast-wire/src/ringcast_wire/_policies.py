@@ -11,6 +11,9 @@ from ringcast_wire._errors import InvalidInputError
 
 _MOST: Final = (1 << 53) - 1
 """What JSON carries without loss."""
+MIN_HISTORY_RETENTION_MS: Final = 3_600_000
+"""A read of a large list names the revisions at which it began, and the history has to bring them to its end."""
+MAX_RETENTION_MS: Final = 3_650 * 86_400_000
 
 
 class StorePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -23,6 +26,8 @@ class StorePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     ``max_rows_per_second`` is what one instance of the service takes for the store, in equal parts for the principals
     that write; ``burst_rows`` is how much may come at once after a pause, by default what comes in a second, and at
     least one batch.
+
+    ``history_retention_ms`` is how long old revisions are kept, in place of the service's own setting.
     """
 
     max_rows: int | None = None
@@ -31,6 +36,7 @@ class StorePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     max_keys: int | None = None
     max_rows_per_second: int | None = None
     burst_rows: int | None = None
+    history_retention_ms: int | None = None
 
 
 NO_POLICY: Final = StorePolicy()
@@ -41,6 +47,7 @@ POLICY_RANGES: Final = {
     "max_keys": (0, limits.MAX_KEYS_PER_STORE),
     "max_rows_per_second": (1, 1_000_000_000),
     "burst_rows": (limits.MAX_BATCH_ROWS, 1_000_000_000),
+    "history_retention_ms": (MIN_HISTORY_RETENTION_MS, MAX_RETENTION_MS),
 }
 """The lowest and the highest value of each policy."""
 

@@ -7,6 +7,10 @@ the write, so a pass costs by what has become old since the last one, not by wha
 Of the history, a revision goes when the next one of its row is past the retention. So the newest revision of each row
 that is older than the retention stays, as long as the row is live or has newer ones: what undoing those needs. A
 deletion goes by its own age, and where a row has nothing older than the retention, it was not there then.
+
+A store may have a retention of its own for the history, by the policy ``history_retention_ms``. From the first pass
+that finds the policy its revisions are left out of the pass for all others, and have a pass and a horizon of their own:
+also once the policy is lifted, since the pass for all others is past the revisions that the store has kept for longer.
 """
 
 from __future__ import annotations
@@ -14,10 +18,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
+from ringcast_config_service.repository import mapping
 from ringcast_config_service.repository.base import Compaction
 from ringcast_config_service.repository.lead import Lead
 
 DUTY: Final = "compaction"
+HORIZON: Final = "history-horizon"
+"""Both with ``/`` and the name of a store, where it has a retention of its own: as the fragment ``horizon`` says."""
+ALL_OTHERS: Final = ""
+"""In place of a store: all that have no retention of their own."""
 PIECE_ROWS: Final = 1_000
 """Tombstones in a transaction: it locks the heads of their partitions."""
 PIECE_REVISIONS: Final = 5_000
@@ -40,37 +49,70 @@ class Moment(NamedTuple):
     version: int
 
 
-class Steps(Protocol):
-    """What a database does for a pass. Each but the first is a transaction, and raises ``LostLeadError``."""
+class StoreRetention(NamedTuple):
+    """A store with a retention of its own for the history, or one that had it; then ``ms`` is ``None``."""
 
-    async def progress(self) -> Progress:
+    store: str
+    ms: int | None
+
+
+class Steps(Protocol):
+    """What a database does for a pass. What changes something is a transaction, and raises ``LostLeadError``.
+
+    ``store``: the one whose history it is about, or :data:`ALL_OTHERS`.
+    """
+
+    async def progress(self, store: str) -> Progress:
         """Where the pass begins."""
 
-    async def done(self, lead: Lead, done_ms: int) -> None:
+    async def retentions(self, lead: Lead) -> list[StoreRetention]:
+        """Stores with retentions of their own. From then on they are none of all others."""
+
+    async def done(self, lead: Lead, store: str, done_ms: int) -> None:
         """Notes how far history is done."""
 
     async def drop_tombstones(self, lead: Lead, first: Moment, before_ms: int) -> tuple[int, Moment | None]:
         """Removes a piece, oldest first; how many, and where the next piece begins, ``None`` if there is none."""
 
-    async def drop_history(self, lead: Lead, after_ms: int, before_ms: int) -> tuple[int, int | None]:
+    async def drop_history(self, lead: Lead, store: str, after_ms: int, before_ms: int) -> tuple[int, int | None]:
         """The same for what the revisions of a piece have made needless."""
 
 
 async def compact(steps: Steps, lead: Lead, tombstones_ms: int, history_ms: int) -> Compaction:
     """One pass: what is older than these. Where one broke off, the next removes what it has left."""
-    done_ms, now_ms = await steps.progress()
+    _, now_ms = await steps.progress(ALL_OTHERS)
     tombstones = revisions = 0
     first: Moment | None = Moment(0, 0)
     while first is not None:
         dropped, first = await steps.drop_tombstones(lead, first, now_ms - tombstones_ms)
         tombstones += dropped
+    for store, own_ms in (*await steps.retentions(lead), StoreRetention(ALL_OTHERS, None)):
+        revisions += await _compact_history(steps, lead, store, history_ms if own_ms is None else own_ms)
+    return Compaction(tombstones, revisions)
+
+
+async def _compact_history(steps: Steps, lead: Lead, store: str, history_ms: int) -> int:
+    done_ms, now_ms = await steps.progress(store)
+    revisions = 0
     before_ms = now_ms - history_ms
     after: int | None = max(0, done_ms - _LATE_COMMIT_MS)
     while after is not None:
-        dropped, after = await steps.drop_history(lead, after, before_ms)
+        dropped, after = await steps.drop_history(lead, store, after, before_ms)
         revisions += dropped
-    await steps.done(lead, before_ms)
-    return Compaction(tombstones, revisions)
+    await steps.done(lead, store, before_ms)
+    return revisions
+
+
+def duty_of(duty: str, store: str) -> str:
+    """The name of a duty for the history of a store."""
+    return f"{duty}/{store}" if store else duty
+
+
+def own_retentions(found: Iterable[Sequence[Any]]) -> tuple[list[StoreRetention], list[str]]:
+    """From records of the statement ``OWN_RETENTIONS``: those that there are, and the stores that are new in them."""
+    stores = [(name, mapping.to_policy(policy).history_retention_ms, known) for name, policy, known in found]
+    own = [StoreRetention(name, ms) for name, ms, known in stores if known or ms is not None]
+    return own, [name for name, ms, known in stores if ms is not None and not known]
 
 
 def next_piece(end_ms: int | None, after_ms: int, before_ms: int) -> tuple[int, int | None]:

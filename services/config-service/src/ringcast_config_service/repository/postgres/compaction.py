@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from ringcast_config_service.repository.compaction import (
+    ALL_OTHERS,
     DUTY,
+    HORIZON,
     PIECE_REVISIONS,
     PIECE_ROWS,
     Moment,
     Progress,
+    StoreRetention,
+    duty_of,
     needless,
     next_piece,
+    own_retentions,
 )
 from ringcast_config_service.repository.lead import Lead
 from ringcast_config_service.repository.postgres.lead import transact_as
@@ -24,12 +29,22 @@ class PostgresSteps:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
-    async def progress(self) -> Progress:
+    async def progress(self, store: str) -> Progress:
         async with self._sessions.use("upkeep") as db:
-            return Progress(*(await db.fetchrow(Sql.GET_DUTY, DUTY))[3:])
+            return Progress(*(await db.fetchrow(Sql.GET_DUTY, duty_of(DUTY, store)))[3:])
 
-    async def done(self, lead: Lead, done_ms: int) -> None:
-        await transact_as(self._sessions, lead, lambda db: db.execute(Sql.DUTY_DONE, DUTY, done_ms))
+    async def retentions(self, lead: Lead) -> list[StoreRetention]:
+        async def work(db: Connection) -> list[StoreRetention]:
+            own, new = own_retentions(await db.fetch(Sql.OWN_RETENTIONS))
+            for store in new:
+                for duty in (DUTY, HORIZON):
+                    await db.execute(Sql.COPY_DUTY, duty_of(duty, store), duty)
+            return own
+
+        return await transact_as(self._sessions, lead, work)
+
+    async def done(self, lead: Lead, store: str, done_ms: int) -> None:
+        await transact_as(self._sessions, lead, lambda db: db.execute(Sql.DUTY_DONE, duty_of(DUTY, store), done_ms))
 
     async def drop_tombstones(self, lead: Lead, first: Moment, before_ms: int) -> tuple[int, Moment | None]:
         async def work(db: Connection) -> tuple[int, Moment | None]:
@@ -48,14 +63,18 @@ class PostgresSteps:
 
         return await transact_as(self._sessions, lead, work)
 
-    async def drop_history(self, lead: Lead, after_ms: int, before_ms: int) -> tuple[int, int | None]:
+    async def drop_history(self, lead: Lead, store: str, after_ms: int, before_ms: int) -> tuple[int, int | None]:
         async def work(db: Connection) -> tuple[int, int | None]:
             end_ms = await db.fetchval(Sql.END_OF_PIECE, after_ms, before_ms, PIECE_REVISIONS)
             upto, after = next_piece(end_ms, after_ms, before_ms)
-            gone = needless(await db.fetch(Sql.OLD_HISTORY, after_ms, upto))
+            if store == ALL_OTHERS:
+                found = await db.fetch(Sql.OLD_HISTORY, after_ms, upto)
+            else:
+                found = await db.fetch(Sql.OLD_HISTORY_OF_STORE, after_ms, upto, store)
+            gone = needless(found)
             if not gone:
                 return 0, after
-            await db.execute(Sql.RAISE_HORIZON, upto)
+            await db.execute(Sql.RAISE_HORIZON, duty_of(HORIZON, store), upto)
             return count(await db.execute(Sql.DELETE_HISTORY, *columns(gone))), after
 
         return await transact_as(self._sessions, lead, work)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ringcast_config_service.repository import audit, mapping
+from ringcast_config_service.repository import audit, compaction, mapping
 from ringcast_config_service.repository.base import (
     PURGE_ROWS,
     SERVICE,
@@ -145,6 +145,8 @@ class PostgresDeletions:
             if count(await db.execute(Sql.DROP_STORE, name)):
                 await db.execute(Sql.DROP_BUDGET, name)
                 await db.execute(Sql.DROP_MARKS, name)
+                for duty in (compaction.DUTY, compaction.HORIZON):
+                    await db.execute(Sql.DROP_DUTY, compaction.duty_of(duty, name))
                 for statement in (
                     Sql.DROP_RELEASE_ROWS,
                     Sql.DROP_RELEASE_KEYS,

@@ -77,7 +77,7 @@ class PostgresReader(paging.PagedReads):
             found = mapping.dense_heads(await db.fetch(Sql.HEADS, key_id), count, history)
             if at_ms is None:
                 return found
-            as_of_reads.check_moment(at_ms, await db.fetchval(Sql.HORIZON), store, key)
+            as_of_reads.check_moment(at_ms, await db.fetchval(Sql.HORIZON, key_id), store, key)
             return as_of_reads.earlier_heads(found, await db.fetch(Sql.REVISIONS_AT, key_id, at_ms))
 
     async def _pages_of(self, db: Connection, answer: answers.Answer, statement: str, *params: object) -> bytearray:

@@ -18,8 +18,12 @@ s.deleted_at_ms, s.expires_at_ms, k.deleted_at_ms, k.expires_at_ms
 row_id, value, version, deleted, metadata
 
 -- horizon --
--- Unix time up to which revisions may be removed: each that is gone was replaced by a write older than this.
-coalesce((SELECT done_ms FROM maintenance WHERE duty = 'history-horizon'), 0)
+-- Unix time up to which revisions of the key with the id $1 may be removed: each that is gone was replaced by a write
+-- older than this. Of the key's store, if that has or had a retention of its own (compaction.py).
+coalesce(
+    (SELECT m.done_ms FROM config_keys k JOIN maintenance m ON m.duty = 'history-horizon/' || k.store WHERE k.key_id = $1),
+    (SELECT done_ms FROM maintenance WHERE duty = 'history-horizon'), 0
+)
 
 ---- Schema and stores ----
 
@@ -164,17 +168,21 @@ ORDER BY h.partition, h.revision LIMIT $7
 ---- Reads of an earlier revision ----
 
 -- HORIZON --
--- The horizon alone.
+-- The horizon alone, of the key with the id $1.
 SELECT {horizon}
 
 -- RAISE_HORIZON --
--- Raises the horizon to $1.
--- In the transactions that remove revisions, so that a snapshot without them has the horizon that they were behind.
-INSERT INTO maintenance (duty, holder, token, until_ms, done_ms) VALUES ('history-horizon', '', 1, 0, $1::BIGINT)
-ON CONFLICT (duty) DO UPDATE SET done_ms = excluded.done_ms
+-- Raises the horizon with the name $1 to $2.
+-- In the transactions that remove revisions, so that a snapshot without them has the horizon that they were behind. A
+-- pass with a longer retention than the one before it goes over revisions again whose predecessors are gone: the horizon
+-- stays where it is.
+INSERT INTO maintenance (duty, holder, token, until_ms, done_ms) VALUES ($1, '', 1, 0, $2::BIGINT)
+ON CONFLICT (duty) DO UPDATE SET done_ms = CASE
+    WHEN excluded.done_ms > maintenance.done_ms THEN excluded.done_ms ELSE maintenance.done_ms
+END
 
 -- KEPT_REVISIONS --
--- How many revisions above $3 a partition has in the history, and the horizon.
+-- How many revisions above $3 the partition $2 of a key has in the history, and the horizon.
 SELECT (SELECT count(*) FROM history WHERE key_id = $1 AND partition = $2 AND revision > $3), {horizon}
 
 -- READ_AS_OF --
@@ -412,8 +420,33 @@ SELECT written_at_ms FROM history WHERE written_at_ms >= $1 AND written_at_ms < 
 ORDER BY written_at_ms LIMIT 1 OFFSET $3
 
 -- OLD_HISTORY --
--- The revisions that were written from $1 on and before $2, with those that they replaced.
-SELECT key_id, partition, revision, prev, deleted FROM history WHERE written_at_ms >= $1 AND written_at_ms < $2
+-- The revisions of stores without a retention of their own that were written from $1 on and before $2, with those that
+-- they replaced.
+SELECT key_id, partition, revision, prev, deleted FROM history
+WHERE written_at_ms >= $1 AND written_at_ms < $2 AND key_id NOT IN (
+    SELECT k.key_id FROM config_keys k JOIN maintenance m ON m.duty = 'history-horizon/' || k.store
+)
+
+-- OLD_HISTORY_OF_STORE --
+-- The same of the store $3.
+SELECT key_id, partition, revision, prev, deleted FROM history
+WHERE written_at_ms >= $1 AND written_at_ms < $2
+    AND {key_id_beside_time} IN (SELECT k.key_id FROM config_keys k WHERE k.store = $3)
+
+-- OWN_RETENTIONS --
+-- Every store, with its policies and whether its history has a horizon of its own.
+SELECT s.name, s.policy, m.duty IS NOT NULL
+FROM stores s LEFT JOIN maintenance m ON m.duty = 'history-horizon/' || s.name ORDER BY s.name
+
+-- COPY_DUTY --
+-- Lets the duty $1 be as far as the duty $2 is; nothing changes where it is there.
+INSERT INTO maintenance (duty, holder, token, until_ms, done_ms)
+VALUES ($1, '', 0, 0, coalesce((SELECT d.done_ms FROM maintenance d WHERE d.duty = $2), 0))
+ON CONFLICT (duty) DO NOTHING
+
+-- DROP_DUTY --
+-- Removes the duty $1.
+DELETE FROM maintenance WHERE duty = $1
 
 -- COUNTED_KEYS --
 -- Store, name, id and partition count of each key that is not deleted.

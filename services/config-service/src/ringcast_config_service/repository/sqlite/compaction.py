@@ -6,13 +6,18 @@ import sqlite3
 from typing import Any
 
 from ringcast_config_service.repository.compaction import (
+    ALL_OTHERS,
     DUTY,
+    HORIZON,
     PIECE_REVISIONS,
     PIECE_ROWS,
     Moment,
     Progress,
+    StoreRetention,
+    duty_of,
     needless,
     next_piece,
+    own_retentions,
 )
 from ringcast_config_service.repository.lead import Lead
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
@@ -26,12 +31,24 @@ class SqliteSteps:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
-    async def progress(self) -> Progress:
-        found = await self._sessions.read(lambda db: db.execute(Sql.GET_DUTY, (DUTY,)).fetchone())
+    async def progress(self, store: str) -> Progress:
+        params = (duty_of(DUTY, store),)
+        found = await self._sessions.read(lambda db: db.execute(Sql.GET_DUTY, params).fetchone())
         return Progress(*found[3:])
 
-    async def done(self, lead: Lead, done_ms: int) -> None:
-        await write_as(self._sessions, lead, lambda db: db.execute(Sql.DUTY_DONE, (DUTY, done_ms)).rowcount)
+    async def retentions(self, lead: Lead) -> list[StoreRetention]:
+        def work(db: sqlite3.Connection) -> list[StoreRetention]:
+            own, new = own_retentions(db.execute(Sql.OWN_RETENTIONS).fetchall())
+            for store in new:
+                for duty in (DUTY, HORIZON):
+                    db.execute(Sql.COPY_DUTY, (duty_of(duty, store), duty))
+            return own
+
+        return await write_as(self._sessions, lead, work)
+
+    async def done(self, lead: Lead, store: str, done_ms: int) -> None:
+        params = (duty_of(DUTY, store), done_ms)
+        await write_as(self._sessions, lead, lambda db: db.execute(Sql.DUTY_DONE, params).rowcount)
 
     async def drop_tombstones(self, lead: Lead, first: Moment, before_ms: int) -> tuple[int, Moment | None]:
         def work(db: sqlite3.Connection) -> tuple[int, Moment | None]:
@@ -42,13 +59,17 @@ class SqliteSteps:
 
         return await write_as(self._sessions, lead, work)
 
-    async def drop_history(self, lead: Lead, after_ms: int, before_ms: int) -> tuple[int, int | None]:
+    async def drop_history(self, lead: Lead, store: str, after_ms: int, before_ms: int) -> tuple[int, int | None]:
         def work(db: sqlite3.Connection) -> tuple[int, int | None]:
             found = db.execute(Sql.END_OF_PIECE, (after_ms, before_ms, PIECE_REVISIONS)).fetchone()
             upto, after = next_piece(found and found[0], after_ms, before_ms)
-            gone = needless(db.execute(Sql.OLD_HISTORY, (after_ms, upto)))
+            if store == ALL_OTHERS:
+                old = db.execute(Sql.OLD_HISTORY, (after_ms, upto))
+            else:
+                old = db.execute(Sql.OLD_HISTORY_OF_STORE, (after_ms, upto, store))
+            gone = needless(old)
             if gone:
-                db.execute(Sql.RAISE_HORIZON, (upto,))
+                db.execute(Sql.RAISE_HORIZON, (duty_of(HORIZON, store), upto))
             return max(0, db.executemany(Sql.DELETE_HISTORY, gone).rowcount), after
 
         return await write_as(self._sessions, lead, work)

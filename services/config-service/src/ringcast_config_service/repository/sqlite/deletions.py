@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from ringcast_config_service.repository import audit, mapping
+from ringcast_config_service.repository import audit, compaction, mapping
 from ringcast_config_service.repository.base import (
     PURGE_ROWS,
     SERVICE,
@@ -116,6 +116,8 @@ class SqliteDeletions:
             if db.execute(Sql.DROP_STORE, (name,)).rowcount:
                 db.execute(Sql.DROP_BUDGET, (name,))
                 db.execute(Sql.DROP_MARKS, (name,))
+                for duty in (compaction.DUTY, compaction.HORIZON):
+                    db.execute(Sql.DROP_DUTY, (compaction.duty_of(duty, name),))
                 for statement in (
                     Sql.DROP_RELEASE_ROWS,
                     Sql.DROP_RELEASE_KEYS,

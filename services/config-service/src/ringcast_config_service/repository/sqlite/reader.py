@@ -93,7 +93,7 @@ class SqliteReader(paging.PagedReads):
             found = mapping.dense_heads(db.execute(Sql.HEADS, (key_id,)), count, history)
             if at_ms is None:
                 return found
-            as_of_reads.check_moment(at_ms, db.execute(Sql.HORIZON).fetchone()[0], store, key)
+            as_of_reads.check_moment(at_ms, db.execute(Sql.HORIZON, (key_id,)).fetchone()[0], store, key)
             return as_of_reads.earlier_heads(found, db.execute(Sql.REVISIONS_AT, (key_id, at_ms)))
 
         return await (self._sessions.read(work) if at_ms is None else self._read_apart(work))

@@ -299,3 +299,38 @@ async def test_the_api_of_jetstream_and_the_inboxes_may_be_elsewhere(tmp_path: P
             address, login=guest, jetstream_api="JS.elsewhere.API", inbox_prefix="_INBOX.guest"
         ) as store:
             assert await store.get("a") == ("a", b"1", revision, False)
+
+
+async def test_a_login_that_is_replaced_while_a_store_is_open(tmp_path: Path) -> None:
+    """The server ends the connection. It comes back once the file has the new password, and the cache follows."""
+
+    def users(password: str) -> dict[str, Any]:
+        return {"users": [{"user": "u", "password": password}]}
+
+    file = tmp_path / "password"
+    file.write_text("first")
+    login = NatsLogin(user="u", password_file=str(file))
+
+    async def answers() -> bool:
+        try:
+            await store.get("a")
+        except UnavailableError:
+            return False
+        return True
+
+    async def refused() -> bool:
+        return not await answers()
+
+    with NatsServer(tmp_path / "nats", authorization=users("first")) as server:
+        options = StoreOptions(call_timeout_s=0.5)
+        async with (
+            open_store(f"{server.url}/login", login=login, options=options, create=True) as store,
+            LocalCache(store) as cache,
+        ):
+            revision = await store.create("a", b"1")
+            await asyncio.to_thread(server.reload, authorization=users("second"))
+            await until(refused)
+            file.write_text("second")
+            await until(answers)
+            await cache.wait_for(await store.put("a", b"2", last=revision), PATIENCE_S)
+            assert [entry.value for entry in cache.entries().values()] == [b"2"]

@@ -12,6 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from nats.aio.client import Client
+from ringcast_meta.nats_client import LastingClient
 from ringcast_service import (
     ConfigError,
     Duration,
@@ -27,8 +28,8 @@ from ringcast_service import (
     ready_file,
     serving_metrics,
 )
-from ringcast_testkit import PATIENCE_S, NatsServer, ReservedPort, run_readme_examples
-from ringcast_wire import NatsLogin
+from ringcast_testkit import PATIENCE_S, NatsServer, ReservedPort, run_readme_examples, until
+from ringcast_wire import LoginRefusals, NatsLogin
 from ringcast_wire.prometheus import OFF, process_registry
 
 
@@ -39,14 +40,19 @@ def test_the_example_of_the_readme_runs() -> None:
 class Connected(Lifetime):
     """Is connected to NATS until it is stopped."""
 
-    def __init__(self, server: str, timeout_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        *servers: str,
+        timeout_s: float = PATIENCE_S,
+        login: NatsLogin | None = None,
+    ) -> None:
         super().__init__()
-        self._server, self._timeout_s = server, timeout_s
-        self.client = Client()
+        self._servers, self._timeout_s, self._login = servers, timeout_s, login or NatsLogin()
+        self.client: Client = LastingClient()
 
     async def _run(self) -> None:
         async with self._nats_connection(
-            self.client, [self._server], NatsLogin(), name="test", inbox_prefix="_T", timeout_s=self._timeout_s
+            self.client, self._servers, self._login, name="test", inbox_prefix="_T", timeout_s=self._timeout_s
         ):
             self.ready.set()
             await self._stopping.wait()
@@ -62,6 +68,48 @@ async def test_a_stop_ends_it_in_order(nats_server: NatsServer) -> None:
         process.stop()
         await running
     assert process.client.is_closed
+
+
+async def test_a_login_that_is_refused_while_another_server_is_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused until it is accepted, or no server is there any more that refuses it."""
+
+    def users(password: str) -> dict[str, Any]:
+        return {"users": [{"user": "u", "password": password}]}
+
+    attempts: list[bool] = []
+    note = LoginRefusals.note
+
+    def noted(refusals: LoginRefusals, error: Exception, servers: int) -> str:
+        found = note(refusals, error, servers)
+        attempts.append(bool(refusals.words))
+        return found
+
+    monkeypatch.setattr(LoginRefusals, "note", noted)
+    away = ReservedPort()
+    with NatsServer(tmp_path, authorization=users("right")) as server:
+        login = NatsLogin(user="u", password="right")
+        process = Connected(server.url, f"nats://{away.address}", login=login)
+        running = asyncio.create_task(process.run())
+        async with asyncio.timeout(PATIENCE_S):
+            await process.ready.wait()
+        assert not process.login_refused
+        await asyncio.to_thread(server.reload, authorization=users("another"))
+        await until(lambda: process.login_refused)
+        seen = len(attempts)
+        await until(lambda: len(attempts) >= seen + 4)
+        assert all(attempts[seen:]), "the server that is away takes nothing back"
+        server.kill()
+        await until(lambda: not process.login_refused)
+        await asyncio.to_thread(server.start)
+        await until(lambda: process.login_refused)
+        await asyncio.to_thread(server.reload, authorization=users("right"))
+        await until(lambda: process.client.is_connected)
+        assert not process.login_refused
+        process.stop()
+        await running
+    assert caplog.text.count("event=bus.login_refused") == 2
 
 
 async def test_a_stop_cuts_a_start_short() -> None:

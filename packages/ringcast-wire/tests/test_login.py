@@ -6,7 +6,7 @@ import ssl
 from pathlib import Path
 
 import pytest
-from ringcast_wire import InvalidInputError, NatsLogin, login_refusal, without_passwords
+from ringcast_wire import InvalidInputError, LoginRefusals, NatsLogin, login_refusal, without_passwords
 
 
 @pytest.mark.parametrize(
@@ -107,3 +107,30 @@ def test_the_password_of_a_file_is_the_one_that_it_holds_when_a_client_connects(
 def test_which_errors_of_a_client_say_that_a_login_is_refused(error: Exception, words: str) -> None:
     assert words in login_refusal(error)
     assert bool(words) is bool(login_refusal(error))
+
+
+REFUSED = Exception("nats: 'Authorization Violation'")
+AWAY = ConnectionRefusedError("Connect call failed")
+
+
+def test_of_several_servers_one_that_is_away_takes_no_refusal_back() -> None:
+    login = LoginRefusals()
+    assert login.note(AWAY, 2) == ""
+    assert login.note(REFUSED, 2) == login.words == "Authorization Violation"
+    for error in (AWAY, REFUSED, TimeoutError(), ConnectionResetError("a server that refused"), REFUSED, AWAY):
+        login.note(error, 2)
+        assert login.words
+    login.note(AWAY, 2)
+    assert login.words == "", "none of them listens any more"
+
+
+def test_a_refusal_ends_when_the_login_is_accepted_or_the_only_server_goes() -> None:
+    login = LoginRefusals()
+    login.note(REFUSED, 1)
+    login.note(ConnectionResetError(), 1)
+    assert login.words
+    login.note(OSError("Multiple exceptions: [Errno 111] Connect call failed"), 1)
+    assert login.words == ""
+    login.note(REFUSED, 1)
+    login.accepted()
+    assert login.words == ""

@@ -35,6 +35,7 @@ FROZEN = [
     "KeyDeletedError",
     "LeaseRecord",
     "LimitExceededError",
+    "LoginRefusals",
     "MAX_REPLAY_WAIT_MS",
     "MAX_REPLAY_WHY_CHARS",
     "MismatchError",

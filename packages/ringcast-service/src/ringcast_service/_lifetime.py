@@ -16,10 +16,10 @@ from nats.aio.client import Client
 from ringcast_wire import (
     EventLog,
     InvalidInputError,
+    LoginRefusals,
     NatsLogin,
     RingcastError,
     field_text,
-    login_refusal,
     without_passwords,
 )
 
@@ -43,8 +43,12 @@ class Lifetime:
         self.ready = asyncio.Event()
         self._stopping = asyncio.Event()
         self._lost = False
-        self.login_refused = False
-        """Whether NATS refuses the login, of the process or of one of its connections."""
+        self._logins: list[LoginRefusals] = []
+
+    @property
+    def login_refused(self) -> bool:
+        """Whether NATS refuses the login, of the process or of one of its connections. From any thread."""
+        return any(login.words for login in list(self._logins))
 
     def stop(self) -> None:
         """Begins an orderly end. Calling it again is harmless."""
@@ -99,13 +103,17 @@ class Lifetime:
         """
         shown = without_passwords(servers)
         last = why = told = ""
+        refusals = LoginRefusals()
+        self._logins.append(refusals)
 
         async def on_error(error: Exception) -> None:
             nonlocal last, why, told
             text = field_text(error)
-            words = "" if client.is_connected else login_refusal(error)  # one that was accepted may just have ended
+            # While it is connected, a login that was accepted may just have ended.
+            words = "" if client.is_connected else refusals.note(error, max(1, len(client.servers)))
+            if not refusals.words:
+                told = ""
             if words:
-                self.login_refused = True
                 if words != told:  # it repeats with each attempt
                     log.error("bus.login_refused", connection=name, servers=shown, error=words)
                 told = words
@@ -117,7 +125,8 @@ class Lifetime:
 
         async def on_reconnected() -> None:
             nonlocal last, told
-            last, told, self.login_refused = "", "", False
+            last = told = ""
+            refusals.accepted()
             if on_back is not None:
                 await on_back()
 
@@ -144,7 +153,7 @@ class Lifetime:
             raise ConfigError(f"NATS at {shown} can't be reached{reason}") from error
         except (nats.errors.Error, OSError, ValueError, InvalidInputError) as error:
             raise ConfigError(f"NATS at {shown} can't be used: {error}") from error
-        self.login_refused = False
+        refusals.accepted()
         try:
             yield client
         finally:

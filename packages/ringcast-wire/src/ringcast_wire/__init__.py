@@ -40,7 +40,7 @@ from ringcast_wire._errors import (
 )
 from ringcast_wire._event_log import EventLog, field_text
 from ringcast_wire._fetch_answers import take_answer
-from ringcast_wire._login import NatsLogin, login_refusal, without_passwords
+from ringcast_wire._login import LoginRefusals, NatsLogin, login_refusal, without_passwords
 from ringcast_wire._login_settings import check_login_settings
 from ringcast_wire._messages import (
     DEFAULT_LOAD_FACTOR,
@@ -143,6 +143,7 @@ __all__ = [
     "InvalidInputError",
     "LeaseRecord",
     "LimitExceededError",
+    "LoginRefusals",
     "MismatchError",
     "Mode",
     "NO_POLICY",

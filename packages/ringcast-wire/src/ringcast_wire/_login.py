@@ -15,6 +15,9 @@ from ringcast_wire._login_settings import check_login_settings, read_login_file
 
 T = TypeVar("T")
 
+_BROKEN: Final = (ConnectionResetError, BrokenPipeError, ConnectionAbortedError, ssl.SSLError)
+"""A server was there. One that refuses a login closes the connection at once, and sometimes nothing else is seen."""
+
 _FILES: Final = ("password_file", "credentials_file", "nkey_seed_file", "tls_ca_file", "tls_cert_file", "tls_key_file")
 _REFUSAL: Final = re.compile(r"authorization (violation|failed)|authentication (expired|revoked)", re.IGNORECASE)
 
@@ -160,6 +163,34 @@ def login_refusal(error: Exception) -> str:
     if isinstance(error, ssl.SSLError) and "alert" in text.lower():
         return text
     return text if _REFUSAL.search(text) else ""
+
+
+class LoginRefusals:
+    """Whether servers refuse the login of one connection now, from the errors of its attempts, one after the other.
+
+    Nothing says which server an error is of. A refusal counts until the login is accepted, or until as many attempts as
+    there are servers have met none that even listens: of several servers some may be away while the others refuse.
+    """
+
+    words = ""
+    """What the server said that refused last; empty: none does."""
+
+    def __init__(self) -> None:
+        self._away = 0
+
+    def note(self, error: Exception, servers: int) -> str:
+        """Takes the error of an attempt to connect to one of so many servers; what it says of a refusal."""
+        if found := login_refusal(error):
+            self.words, self._away = found, 0
+        elif isinstance(error, OSError) and not isinstance(error, _BROKEN):
+            self._away += 1
+            if self._away >= servers:
+                self.words = ""
+        return found
+
+    def accepted(self) -> None:
+        """An attempt has succeeded."""
+        self.words, self._away = "", 0
 
 
 def without_passwords(servers: Sequence[str]) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-import nats
 import nats.errors
-from nats.aio.client import Client
 from ringcast_wire import NatsLogin, UnauthenticatedError, UnavailableError, without_passwords
+
+from ringcast_meta.nats_client import LastingClient
 
 _FOR_EVER: Final = -1
 _REFUSED: Final = "authorization violation"
@@ -21,8 +21,9 @@ async def open_connection(
     inbox_prefix: str,
     timeout_s: float,
     on_error: Callable[[Exception], Awaitable[None]],
-) -> Client:
-    """Connects to one of the servers; from then on the connection comes back for ever.
+) -> LastingClient:
+    """Connects to one of the servers; from then on the connection comes back for ever, also with another login where
+    the files of ``login`` have one.
 
     ``timeout_s``: for one try. Each server is tried twice.
 
@@ -33,26 +34,27 @@ async def open_connection(
     causes: list[Exception] = []
 
     async def keep(error: Exception) -> None:
-        if connection is None:
-            causes.append(error)
-        else:
+        if connected:
             await on_error(error)
+        else:
+            causes.append(error)
 
-    connection: Client | None = None
+    connected = False
+    connection = LastingClient()
     try:
-        found = await nats.connect(
+        await connection.connect(
             list(servers),
             inbox_prefix=inbox_prefix,
-            connect_timeout=timeout_s,
+            connect_timeout=timeout_s,  # type: ignore[arg-type]  # the stubs know no parts of a second
             # Negative or 0 would mean that an address where nothing listens is tried for ever, uncancellably.
             max_reconnect_attempts=1,
-            reconnect_time_wait=0.2,
+            reconnect_time_wait=0.2,  # type: ignore[arg-type]
             error_cb=keep,
             **login.connect_options(servers),
         )
     except (nats.errors.Error, TimeoutError, OSError) as error:
         raise _unreachable(servers, [*causes, error]) from error
-    connection = found
+    connected = True
     connection.options["max_reconnect_attempts"] = _FOR_EVER
     return connection
 

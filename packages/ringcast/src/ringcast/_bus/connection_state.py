@@ -10,7 +10,15 @@ from typing import Any, Final
 from weakref import WeakMethod
 
 import nats.errors
-from ringcast_wire import Backoff, EventLog, UnavailableError, field_text, login_refusal, without_passwords
+from ringcast_wire import (
+    Backoff,
+    EventLog,
+    LoginRefusals,
+    UnavailableError,
+    field_text,
+    login_refusal,
+    without_passwords,
+)
 
 from ringcast._bus.bus import RECONNECT_MOST_S, TRANSIENT
 from ringcast._bus.nats_client import SubjectRefusedError
@@ -31,6 +39,8 @@ class ConnectionState:
         self.last_error = ""
         """What the client last reported; a refused login is not replaced by the end of its connection."""
         self._servers = "(no server)"
+        self._server_count = 1
+        self._login = LoginRefusals()
         self._log = log
         self._backoff = Backoff(random.random, first_s=0.2, most_s=RECONNECT_MOST_S)
         self._lost: list[Callable[[], None]] = []
@@ -68,8 +78,8 @@ class ConnectionState:
 
     def attempt(self, servers: Sequence[str] = ()) -> None:
         """A first connection is about to be tried, to one of these servers."""
-        self._servers = without_passwords(servers)
-        self._refused, self.refusals.login = False, ""
+        self._servers, self._server_count = without_passwords(servers), max(1, len(servers))
+        self._refused = False
 
     def establish(self) -> None:
         """The first connection was made."""
@@ -87,6 +97,7 @@ class ConnectionState:
             self.closed.exception()  # else asyncio logs that it was never retrieved
 
     def _next_server(self, servers: list[Any], _info: dict[str, Any]) -> tuple[Any, float]:
+        self._server_count = len(servers)
         server = min(servers, key=lambda candidate: (candidate.reconnects, random.random()))  # noqa: S311
         return server, self._backoff.next_s()
 
@@ -107,17 +118,17 @@ class ConnectionState:
             self.last_error, self._refused = text, not broke
 
     def _note_refusal(self, error: Exception) -> None:
-        """What does not even listen refuses nothing: where a server is away as well, that is what there is to say."""
-        if words := login_refusal(error):
-            self.refusals.login = f"login refused by NATS at {self._servers}: {words}"
-            if self._logged_refusal != words:  # it repeats with each attempt
-                self._logged_refusal = words
-                self._log.error("nats.login_refused", servers=self._servers, error=words)
-        elif isinstance(error, ConnectionRefusedError):
-            self.refusals.login = ""
+        words = self._login.note(error, self._server_count)
+        if words and self._logged_refusal != words:  # it repeats with each attempt
+            self._logged_refusal = words
+            self._log.error("nats.login_refused", servers=self._servers, error=words)
+        found = self._login.words
+        self._logged_refusal = self._logged_refusal if found else ""
+        self.refusals.login = f"login refused by NATS at {self._servers}: {found}" if found else ""
 
     def _accepted(self) -> None:
         self._refused, self.last_error = False, ""
+        self._login.accepted()
         self.refusals.login = self._logged_refusal = ""
         self._lost_at = None
 

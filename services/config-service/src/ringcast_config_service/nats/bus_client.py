@@ -2,87 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
-import nats.errors
-from nats.aio.client import Client
+from ringcast_meta.nats_client import LastingClient
 from ringcast_wire import EventLog
 
 log = EventLog(logging.getLogger(__name__))
 
-_HANDLED: Final = ("stale connection", "permissions violation")
-"""Errors that the client library treats rightly: it reconnects, or goes on."""
 _LOGIN: Final = ("authorization violation", "authentication")
 """The login is no good any more, or not just now: no message is to blame."""
-_PAUSE_S: Final = 1.0
-_REFUSAL_S: Final = 0.05
-"""How long a refusal may take that a server sends right behind its greeting."""
 
 
-class BusClient(Client):
-    """The library's client, which connects again whatever a server has ended the connection for.
-
-    The library closes for good on any error line that it does not know: one message that a server does not take (too
-    large, say) would end the service, and end it again after each restart. ``on_protocol_error`` is called before the
-    connection is given up, while what was on its way is still known. A login that was changed, or has expired, ends it
-    too, and so would a file of credentials that can't be read while it connects again: it tries with what it has until
-    that is taken again, or the file has another one. And it writes its login before it reads whether the server has
-    room for it: the attempt after one that broke listens first, so that the reason is known.
-    """
+class BusClient(LastingClient):
+    """One message that a server does not take (too large, say) may end the connection, and would end the next one too.
+    ``on_protocol_error`` is called before the connection is given up, while what was on its way is still known."""
 
     on_protocol_error: Callable[[str], None] | None = None
-    _login_broke = False
 
-    async def _process_err(self, err_msg: str) -> None:
-        text = err_msg.strip().strip("'")
-        if self.is_connecting or any(known in text.lower() for known in _HANDLED):
-            await super()._process_err(err_msg)
-            return
+    def _ended_by_server(self, text: str) -> None:
         if any(known in text.lower() for known in _LOGIN):
             log.error("nats.login_ended", error=text)
-        else:
-            log.error("nats.protocol_error", error=text)
-            if self.on_protocol_error is not None:
-                self.on_protocol_error(text)
-        await self._process_op_err(nats.errors.Error(f"nats: {text}"))
-
-    async def _process_connect_init(self) -> None:
-        try:
-            await super()._process_connect_init()
-        except OSError:
-            self._login_broke = True
-            raise
-        self._login_broke = False
-
-    def _connect_command(self) -> bytes:
-        """The library reads the seed of an nkey anew for each login, and its public key only once."""
-        if self._nkeys_seed is not None:
-            self._setup_nkeys_connect()
-        return super()._connect_command()
-
-    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        await super()._process_info(info, initial_connection)
-        if initial_connection and self._login_broke:
-            assert self._transport is not None
-            with suppress(TimeoutError):
-                line: bytes = await asyncio.wait_for(self._transport.readline(), _REFUSAL_S)
-                if line.startswith(b"-ERR"):
-                    raise nats.errors.Error(f"nats: {line.decode(errors='replace').removeprefix('-ERR').strip()}")
-
-    async def _attempt_reconnect(self) -> None:
-        """Goes on after an error that the library does not foresee."""
-        while True:
-            try:
-                await super()._attempt_reconnect()
-            except Exception as error:  # noqa: BLE001  # whatever it is, it is tried again
-                await self._error_cb(error)
-                await asyncio.sleep(_PAUSE_S)
-                if self.is_closed:
-                    return
-                self._status = Client.RECONNECTING
-            else:
-                return
+            return
+        log.error("nats.protocol_error", error=text)
+        if self.on_protocol_error is not None:
+            self.on_protocol_error(text)

@@ -149,7 +149,9 @@ ROOMS = (
             ("access", ("audit", "repository", "refusals", "caller")),
             ("callout", ("access", "telemetry", "watched_file", "caller")),
             ("writes", ("telemetry", "repository", "permits", "caller")),
-            ("nats", ("telemetry", "repository", "broker_state")),
+            ("proof", ()),
+            ("nats", ("proof", "telemetry", "repository", "broker_state")),
+            ("proofs", ("proof", "nats", "repository")),
             ("histories", ("nats", "telemetry", "repository")),
             ("migrations", ("repository",)),
             ("lifecycle", ("maintenance", "migrations", "nats", "repository")),
@@ -159,7 +161,8 @@ ROOMS = (
             (
                 "grpc",
                 (
-                    *("handlers", "lifecycle", "policies", "releases", "nats", "writes", "telemetry", "repository"),
+                    *("handlers", "lifecycle", "policies", "releases", "proofs", "nats", "writes"),
+                    *("telemetry", "repository"),
                     *("access", "audit", "logins", "security", "refusals", "permits", "caller", "broker_state"),
                 ),
             ),

@@ -38,7 +38,7 @@ class Ending:
     async def __aexit__(self, *_: object) -> None:
         pass
 
-    async def wait_for_release(self, store: str, number: int) -> ReleaseInfo:
+    async def follow_release(self, store: str, number: int) -> ReleaseInfo:
         return self._release
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import msgspec
 import nats
 import pytest
 from nats.aio.client import Client
@@ -145,6 +146,11 @@ def test_the_largest_report_is_within_the_limit() -> None:
         last_error=text,
         row=row,
         incarnation="x" * 64,
+        refusals=[
+            wire.Refusal(4_095, "x" * 512, 2**63 - 1, wire.RowFailure.DEAD_LETTERED, text[: wire.MAX_REFUSAL_TEXT])
+        ]
+        * wire.MAX_REFUSALS,
+        unnamed_refusals=top,
     )
     scattered = report("0" * 16, range(1, 4_096, 2), applied=[2**63 - 1] * 2_048, failing=text, refused=text)
     for each in (largest, scattered):
@@ -216,3 +222,41 @@ def test_owners_have_one_digest() -> None:
     assert wire.assignment_digest(["a", None, "b"]) == wire.assignment_digest(("a", None, "b"))
     assert wire.assignment_digest(["a", "b"]) != wire.assignment_digest(["b", "a"])
     assert wire.spans_of([0, 1, 2, 5, 7, 8]) == [0, 3, 5, 1, 7, 2]
+
+
+async def test_what_was_refused_is_asked_for_by_revisions(fleet: Fleet) -> None:
+    refusal = wire.Refusal(1, "row", 5, wire.RowFailure.BLOCKED, "why")
+    fleet.answers("a", refusals=[refusal], unnamed_refusals=2)
+    asker = ReportAsker(fleet.nc)
+    ranges = [1, 4, 6, 3, 1, 1]
+    rounds = [asker.ask("store", fleet.key, ["a"], ranges=each, timeout_s=PATIENCE_S) for each in (ranges, ranges, ())]
+    found = await asyncio.gather(*rounds)
+    assert [wire.ranges_of(request) for request in fleet.requests] == [{1: (4, 6), 3: (1, 1)}, {}]
+    assert [each.reports["a"].refusals for each in found] == [[refusal]] * 3
+    assert found[0].reports["a"].unnamed_refusals == 2
+
+
+@pytest.mark.parametrize(
+    ("ranges", "why"),
+    [
+        ([1, 4], "ranges has 2 numbers: these must be triples"),
+        ([1, 4, 3], "ranges has 4 to 3 of partition 1, after -1"),
+        ([1, 1, 1, 1, 2, 2], "ranges has 2 to 2 of partition 1, after 1"),
+        ([4_096, 1, 1], "ranges has 1 to 1 of partition 4096, after -1"),
+        ([0, 1, 1] * 4_097, "can't be read"),
+    ],
+)
+def test_ranges_that_are_none_are_refused(ranges: list[int], why: str) -> None:
+    with pytest.raises(ProtocolError, match=why):
+        wire.decode_report_request(wire.encode_report(ReportRequest(WIRE_VERSION, "0" * 16, "", ranges)))
+
+
+def test_builds_of_before_understand_the_question_and_their_answers_say_that_they_do_not_know() -> None:
+    """They have neither ranges nor refusals: the fields at the end of both messages."""
+    question = ReportRequest(WIRE_VERSION, "0" * 16, "row", [1, 4, 6])
+    asked = msgspec.msgpack.decode(wire.encode_report(question))
+    assert asked == [WIRE_VERSION, "0" * 16, "row", [1, 4, 6]], "a reader of arrays ignores what it does not know"
+    assert wire.ranges_of(wire.decode_report_request(msgspec.msgpack.encode(asked[:3]))) == {}
+    answered = msgspec.msgpack.decode(wire.encode_report(report("0" * 16, refusals=[])))
+    old = wire.decode_report(msgspec.msgpack.encode(answered[:-2]))
+    assert (old.refusals, old.unnamed_refusals, old.applied) == (None, 0, [7] * 4)

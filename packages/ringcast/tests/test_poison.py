@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import nats
+import pytest
 from ringcast import Change, DeadLetter, PoisonPolicy
+from ringcast._delivery import failures
 from ringcast_testkit import PATIENCE_S
 from ringcast_wire import names
+from ringcast_wire.reports import ReportAsker, RowFailure, WorkerReport
 
 if TYPE_CHECKING:
     from .conftest import Store
@@ -113,3 +116,56 @@ async def test_a_blocked_row_waits_with_its_newest_change_and_other_rows_go_on(s
     async with store.worker(handler=handler) as again:  # nothing is lost over a restart: partitions come whole
         await again.wait_ready(timeout_s=PATIENCE_S)
     assert ("bad", "5") in handler.took
+
+
+async def _refused(store: Store, ranges: list[int]) -> WorkerReport:
+    """What the worker says that its handler did not take of these revisions."""
+    client = await nats.connect(store.nats_url)
+    try:
+        found = await ReportAsker(client).ask(
+            store.name, "list", [f"{store.name}-w"], ranges=ranges, timeout_s=PATIENCE_S
+        )
+    finally:
+        await client.close()
+    return found.reports[f"{store.name}-w"]
+
+
+async def test_what_was_refused_is_in_the_report_of_those_revisions(store: Store) -> None:
+    await store.create(partition_count=1)
+    handler = Picky()
+    handler.refused = {"bad"}
+    async with store.worker(handler=handler, poison_policy=PoisonPolicy.BLOCK, handler_tries=1) as worker:
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        _, first = await store.put("bad", "v")
+        _, good = await store.put("good", "v")
+        await worker.wait_for("list", 0, good, timeout_s=PATIENCE_S)
+        (refusal,) = (await _refused(store, [0, first, good])).refusals or []
+        assert (refusal.row_id, refusal.version, refusal.what) == ("bad", first, RowFailure.BLOCKED)
+        assert refusal.error == "ValueError('not bad')"
+        assert (await _refused(store, [0, good, good])).refusals == []
+        _, newer = await store.put("bad", "w")
+        await worker.wait_for("list", 0, newer, timeout_s=PATIENCE_S)
+        assert (await _refused(store, [0, first, first])).refusals == [], "it is overwritten"
+        (refusal,) = (await _refused(store, [0, newer, newer])).refusals or []
+        assert refusal.version == newer, "it is held back with its newest change"
+        handler.refused = set()
+        assert await worker.unblock("list", "bad")
+        assert (await _refused(store, [0, first, newer])).refusals == []
+
+
+async def test_what_is_forgotten_is_said_to_be_unknown(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "MAX_FAILURES", 1)
+    await store.create(partition_count=1)
+    handler = Picky()
+    handler.refused = {"a", "b"}
+    async with store.worker(handler=handler, poison_policy=PoisonPolicy.DROP, handler_tries=1) as worker:
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        _, first = await store.put("a", "v")
+        await worker.wait_for("list", 0, first, timeout_s=PATIENCE_S)
+        _, last = await store.put("b", "v")
+        await worker.wait_for("list", 0, last, timeout_s=PATIENCE_S)
+        report = await _refused(store, [0, first, last])
+        assert [each.row_id for each in report.refusals or []] == ["b"]
+        assert report.unnamed_refusals == 1
+        later = await _refused(store, [0, last, last])
+        assert ([each.row_id for each in later.refusals or []], later.unnamed_refusals) == (["b"], 0)

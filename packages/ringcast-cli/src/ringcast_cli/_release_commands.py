@@ -1,4 +1,4 @@
-"""``ringcast release stage|list|show|diff|publish|undo|drop``."""
+"""``ringcast release stage|list|show|diff|publish|wait|undo|drop``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import click
 from ringcast_client import (
     ConfigServiceClient,
     InvalidRowError,
+    ReleaseCertificate,
     ReleaseInfo,
+    ReleaseProof,
     ReleaseRowInfo,
     StagedRelease,
     SyncRefusedError,
@@ -24,7 +26,7 @@ from ringcast_wire import ReleaseOutcome, ReleaseState
 from ringcast_cli import _exit_codes as codes
 from ringcast_cli._client import service_client
 from ringcast_cli._config import CliConfig
-from ringcast_cli._options import settings_of, shared_options
+from ringcast_cli._options import patience_option, settings_of, shared_options
 from ringcast_cli._output import note, print_json, print_table, visible
 from ringcast_cli._reading import input_of, open_input, reading_options
 from ringcast_cli._source import BadLineError, InputError
@@ -152,14 +154,19 @@ def list_releases(context: click.Context, store: str, limit: int) -> None:
 @shared_options("service", "timeout")
 @click.pass_context
 def show(context: click.Context, store: str, number: int) -> None:
-    """Show a release: its state, its keys, who staged and who changed it."""
+    """Show a release: its state, its keys, who staged and who changed it, and whether it is proven.
+
+    With --json the certificate too: what proves that every worker has applied it.
+    """
     config = settings_of(context)
 
-    async def run() -> ReleaseInfo:
+    async def run() -> tuple[ReleaseInfo, ReleaseCertificate | None]:
         async with service_client(config) as client:
-            return await client.release(store, number)
+            info = await client.release(store, number)
+            wanted = config.json and info.proven_at_ms
+            return info, await client.release_certificate(store, number) if wanted else None
 
-    _print_release(asyncio.run(run()), config)
+    _print_release(*asyncio.run(run()), config)
 
 
 @release.command()
@@ -207,6 +214,39 @@ def publish(context: click.Context, store: str, number: int) -> int:
 @release.command()
 @click.argument("store")
 @click.argument("number", type=click.IntRange(1))
+@patience_option(86_400, 600.0, "How long to wait at most.")
+@shared_options("service", "timeout")
+@click.pass_context
+def wait(context: click.Context, store: str, number: int, patience: float) -> int:
+    """Wait until it is proven that every worker has applied a release.
+
+    It may be called before the release is published. The exit code is 1 if it is not proven in time; what lacks is then
+    named: workers that do not answer or are not far enough, and rows that a handler has refused.
+    """
+    config = settings_of(context)
+
+    async def run() -> ReleaseProof:
+        async with service_client(config) as client:
+            return await client.wait_for_release(store, number, timeout_s=patience)
+
+    proof = asyncio.run(run())
+    if config.json:
+        print_json(_document(proof.release, proof.certificate) | {"lacks": proof.lacks, "more_lacks": proof.more_lacks})
+    elif proof.certificate is not None:
+        click.echo(_proven(proof.release, proof.certificate))
+    if proof.certificate is not None:
+        return codes.OK
+    note(f"ringcast: release {number} of {visible(store)} is not proven within {patience:g} s:")
+    for lack in proof.lacks:
+        note(visible(f"{lack.key}: {lack.sentence}" if lack.key else lack.sentence))
+    if proof.more_lacks:
+        note(f"and {proof.more_lacks} more")
+    return codes.FAILED
+
+
+@release.command()
+@click.argument("store")
+@click.argument("number", type=click.IntRange(1))
 @shared_options("service", "timeout")
 @click.pass_context
 def undo(context: click.Context, store: str, number: int) -> int:
@@ -241,7 +281,7 @@ def _change(
     async def run() -> ReleaseInfo:
         async with service_client(config) as client:
             await change(client, store, number)
-            return await client.wait_for_release(store, number)
+            return await client.follow_release(store, number)
 
     done = asyncio.run(run())
     if config.json:
@@ -274,14 +314,32 @@ def _counts(info: ReleaseInfo) -> str:
     return ", ".join(parts)
 
 
-def _print_release(info: ReleaseInfo, config: CliConfig) -> None:
+def _document(info: ReleaseInfo, certificate: ReleaseCertificate | None) -> dict[str, Any]:
+    return {**asdict(info), "certificate": certificate}
+
+
+def _proven(info: ReleaseInfo, certificate: ReleaseCertificate) -> str:
+    workers = {worker.worker_id for key in certificate.keys for worker in key.workers}
+    revisions = sum(len(key.revisions) for key in certificate.keys)
+    by = f"{_counted(len(workers), 'worker')} of {_counted(len(certificate.keys), 'key')}"
+    where = f"{_counted(revisions, 'partition')} written"
+    return f"release {info.number} of {visible(info.store)} is proven: applied by {by}, {where}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _print_release(info: ReleaseInfo, certificate: ReleaseCertificate | None, config: CliConfig) -> None:
     if config.json:
-        print_json(info)
+        print_json(_document(info, certificate))
         return
     click.echo(f"release {info.number} of {visible(info.store)}: {info.state} ({_counts(info)}, {info.bytes} bytes)")
     click.echo(_line("staged", info.staged_at_ms, info.author, info.reason))
     if info.changed_by:
         click.echo(_line("changed", info.changed_at_ms, info.changed_by, info.change_reason))
+    if info.proven_at_ms:
+        click.echo(f"proven {_time(info.proven_at_ms)}: every worker had applied it")
     if not info.rows_kept:
         click.echo("its rows are removed: it can't be undone")
     if info.problem:

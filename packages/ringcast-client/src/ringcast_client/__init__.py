@@ -37,7 +37,15 @@ if TYPE_CHECKING:
         StorePolicyInfo,
         WhoAmI,
     )
-    from ringcast_client._releases import ReleaseInfo, ReleaseKeyInfo, ReleaseRowInfo, StagedRelease
+    from ringcast_client._releases import (
+        ReleaseCertificate,
+        ReleaseInfo,
+        ReleaseKeyInfo,
+        ReleaseLack,
+        ReleaseProof,
+        ReleaseRowInfo,
+        StagedRelease,
+    )
     from ringcast_client._reseal import ResealResult
     from ringcast_client._status import JetStreamStatus, ServiceStatus, StreamStatus
     from ringcast_client._sync import (
@@ -71,8 +79,11 @@ __all__ = [
     "OnInvalid",
     "PutResult",
     "RejectedRow",
+    "ReleaseCertificate",
     "ReleaseInfo",
     "ReleaseKeyInfo",
+    "ReleaseLack",
+    "ReleaseProof",
     "ReleaseRowInfo",
     "ReplayOutcome",
     "ReplayResult",
@@ -116,8 +127,11 @@ _HOMES = {
     "OnInvalid": "_records",
     "PutResult": "_records",
     "RejectedRow": "_records",
+    "ReleaseCertificate": "_releases",
     "ReleaseInfo": "_releases",
     "ReleaseKeyInfo": "_releases",
+    "ReleaseLack": "_releases",
+    "ReleaseProof": "_releases",
     "ReleaseRowInfo": "_releases",
     "ReplayOutcome": "_dead_letters",
     "ReplayResult": "_dead_letters",

@@ -29,10 +29,10 @@ _READS: Final = frozenset(
     {
         *("Get", "Heads", "List", "History", "GetStore", "ListStores", "WhoAmI", "GetServiceStatus"),
         *("ListRoles", "ListAudit", "ListDeadLetters"),
-        *("ListReleases", "GetRelease", "ListReleaseRows"),
+        *("ListReleases", "GetRelease", "ListReleaseRows", "ProveRelease", "GetReleaseCertificate"),
     }
 )
-"""They change nothing, so they may be made again wherever they have failed."""
+"""They change nothing that a second one would change again, so they may be made again wherever they have failed."""
 _NOT_SENT: Final = re.compile(r"failed to connect to all addresses|connections to all backends failing", re.IGNORECASE)
 """What gRPC says of a call that has not left this process."""
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from ringcast_wire import (
+    CertifiedWorker,
     InvalidInputError,
+    KeyCertificate,
+    LimitExceededError,
     ReleaseOutcome,
     ReleaseState,
     RingcastError,
@@ -21,6 +25,7 @@ from ringcast_wire import (
 )
 from ringcast_wire.grpc import RELEASE_OUTCOMES, RELEASE_STATES, pb
 from ringcast_wire.key_ring import KeyRing, ListKeys
+from ringcast_wire.reports import WorkerKind
 
 from ringcast_client._calls import Calls
 from ringcast_client._input import check_range, check_why, where
@@ -44,6 +49,7 @@ _ATTEMPTS: Final = 5
 _FIRST_PAUSE_S: Final = 0.2
 _POLL_S: Final = 0.05
 _MAX_POLL_S: Final = 0.5
+_MAX_TRY_S: Final = 1.0
 _UNDER_WAY: Final = frozenset({ReleaseState.PUBLISHING, ReleaseState.UNDOING})
 _STATES: Final = {number: state for state, number in RELEASE_STATES.items()}
 _OUTCOMES: Final = {number: outcome for outcome, number in RELEASE_OUTCOMES.items()}
@@ -66,7 +72,8 @@ class ReleaseInfo:
     ``published``: rows that have a revision of it. ``undone``: of these, rows that were written back. ``skipped``: rows
     that others have written, and that publishing or undoing has left as they are. ``keys`` are empty in a list.
     ``rows_kept``: whether it can still be undone. ``problem``: why publishing or undoing has halted, which is tried
-    again.
+    again. ``proven_at_ms``: when it was proven that every worker has applied it, 0 if that is not proven, and
+    ``proven_by``: the instance of the config service that proved it; neither is known in a list.
     """
 
     store: str
@@ -86,6 +93,8 @@ class ReleaseInfo:
     changed_at_ms: int
     rows_kept: bool
     problem: str
+    proven_at_ms: int = 0
+    proven_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +128,35 @@ class ReleaseRowInfo:
         if self.outcome is ReleaseOutcome.PUBLISHED:
             return self.found_version != (0 if self.value is None else self.version)
         return self.outcome in {ReleaseOutcome.SKIPPED, ReleaseOutcome.KEPT}
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseLack:
+    """Why a release is not proven yet. ``key``, ``worker_id`` and ``row_id`` are empty where it is about none."""
+
+    key: str
+    sentence: str
+    worker_id: str = ""
+    row_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseCertificate:
+    """What proves that the workers have applied a release, by key. ``proven_by``: an instance of the config service."""
+
+    proven_at_ms: int
+    proven_by: str
+    keys: tuple[KeyCertificate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseProof:
+    """What came of asking the workers once. Without a ``certificate``: why, and how much more of that there is."""
+
+    release: ReleaseInfo
+    certificate: ReleaseCertificate | None
+    lacks: tuple[ReleaseLack, ...]
+    more_lacks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +273,7 @@ class ReleaseCalls:
             request.after = reply.next
 
     async def publish_release(self, store: str, number: int, *, reason: str | None = None) -> ReleaseInfo:
-        """Begins to publish a release; the service goes on by itself. See :meth:`wait_for_release`.
+        """Begins to publish a release; the service goes on by itself. See :meth:`follow_release`.
 
         Raises:
             ConditionFailedError: a row has been written since it was staged; or it is not staged. Nothing is published.
@@ -261,7 +299,66 @@ class ReleaseCalls:
         request = pb.ChangeReleaseRequest(store=store, number=_number(number), reason=check_why(reason))
         return _info(await self._again(self._calls.rpc.DropRelease, request))
 
+    async def prove_release(self, store: str, number: int) -> ReleaseProof:
+        """Asks all workers once whether they have applied a release. One that is proven stays so.
+
+        Raises:
+            ConditionFailedError: it was dropped, has expired or is undone; or its rows are removed.
+            UnavailableError: NATS does not answer the config service.
+        """
+        request = pb.ProveReleaseRequest(store=names.check_name("store", store), number=_number(number))
+        reply = await self._calls.unary(self._calls.rpc.ProveRelease, request)
+        certificate = _certificate(reply.certificate) if reply.HasField("certificate") else None
+        lacks = tuple(ReleaseLack(each.key, each.sentence, each.worker_id, each.row_id) for each in reply.lacks)
+        return ReleaseProof(_info(reply.release), certificate, lacks, reply.more_lacks)
+
+    async def release_certificate(self, store: str, number: int) -> ReleaseCertificate:
+        """What proves that the workers have applied a release.
+
+        Raises:
+            ConditionFailedError: it is not proven.
+        """
+        request = pb.GetReleaseRequest(store=names.check_name("store", store), number=_number(number))
+        return _certificate(await self._calls.unary(self._calls.rpc.GetReleaseCertificate, request))
+
     async def wait_for_release(
+        self,
+        store: str,
+        number: int,
+        *,
+        timeout_s: float | None = None,
+        on_try: Callable[[ReleaseProof], None] = lambda _: None,
+    ) -> ReleaseProof:
+        """Returns once it is proven that every worker has applied a release; or, without a certificate, after
+        ``timeout_s``, with what lacked last. At least one try is made.
+
+        ``docs/releases.md`` says what that proves. Whoever calls may do so before the release is published.
+
+        Raises:
+            ConditionFailedError: it was dropped, has expired or is undone; or its rows are removed.
+            UnavailableError: the config service, or NATS, has not answered up to the end of ``timeout_s``.
+        """
+        due_s = None if timeout_s is None else time.monotonic() + timeout_s
+        pause_s = _POLL_S
+        while True:
+            proof, failure = None, None
+            try:
+                proof = await self.prove_release(store, number)
+            except (UnavailableError, LimitExceededError) as error:
+                failure = error
+            if proof is not None:
+                on_try(proof)
+                if proof.certificate is not None:
+                    return proof
+            if due_s is not None and time.monotonic() + pause_s >= due_s:
+                if proof is not None:
+                    return proof
+                assert failure is not None
+                raise failure
+            await asyncio.sleep(pause_s)
+            pause_s = min(_MAX_TRY_S, 2 * pause_s)
+
+    async def follow_release(
         self, store: str, number: int, *, on_progress: Callable[[ReleaseInfo], None] = lambda _: None
     ) -> ReleaseInfo:
         """Returns once a release is neither being published nor being undone, or has halted (``problem``)."""
@@ -387,4 +484,23 @@ def _info(release: pb.Release) -> ReleaseInfo:
         release.changed_at_ms,
         release.rows_kept,
         release.problem,
+        release.proven_at_ms,
+        release.proven_by,
     )
+
+
+def _certificate(found: pb.ReleaseCertificate) -> ReleaseCertificate:
+    keys = tuple(
+        KeyCertificate(
+            key.key,
+            key.history_id,
+            tuple(key.spans),
+            tuple(key.revisions),
+            tuple(
+                CertifiedWorker(worker.worker_id, worker.incarnation, WorkerKind(worker.kind), tuple(worker.spans))
+                for worker in key.workers
+            ),
+        )
+        for key in found.keys
+    )
+    return ReleaseCertificate(found.proven_at_ms, found.proven_by, keys)

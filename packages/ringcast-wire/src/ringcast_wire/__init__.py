@@ -92,7 +92,7 @@ from ringcast_wire._ownership_times import (
     check_ownership_times,
 )
 from ringcast_wire._policies import NO_POLICY, POLICY_RANGES, StorePolicy, check_policy, check_policy_name
-from ringcast_wire._releases import ReleaseOutcome, ReleaseState
+from ringcast_wire._releases import CertifiedWorker, KeyCertificate, ReleaseOutcome, ReleaseState
 from ringcast_wire._replays import (
     MAX_REPLAY_WAIT_MS,
     MAX_REPLAY_WHY_CHARS,
@@ -118,6 +118,7 @@ __all__ = [
     "encode_dead_letter",
     "AlreadyExistsError",
     "BatchRequest",
+    "CertifiedWorker",
     "Change",
     "Chunk",
     "ChunkAssembler",
@@ -141,6 +142,7 @@ __all__ = [
     "InUseError",
     "InternalError",
     "InvalidInputError",
+    "KeyCertificate",
     "LeaseRecord",
     "LimitExceededError",
     "LoginRefusals",

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import msgspec
 
 from ringcast_wire._errors import InvalidInputError, ProtocolError
-from ringcast_wire._limits import KIB, MAX_PARTITIONS
+from ringcast_wire._limits import KIB, MAX_PARTITIONS, MAX_ROW_ID_BYTES
 from ringcast_wire._messages import WIRE_VERSION
 from ringcast_wire._rows import check_row_id
 
@@ -18,6 +18,10 @@ MAX_REPORT_BYTES: Final = 64 * KIB
 """A report as bytes, all its chunks together: 4096 partitions at the highest revisions, and all texts, take less."""
 MAX_REPORT_TEXT: Final = 512
 """Characters of an error, or of another sentence, in a report."""
+MAX_REFUSALS: Final = 8
+"""Rows that a report names of those that the handler did not take."""
+MAX_REFUSAL_TEXT: Final = 128
+"""Characters of the error of each of them."""
 _MOST_MS: Final = 2**53 - 1
 
 _Text = Annotated[str, msgspec.Meta(max_length=MAX_REPORT_TEXT)]
@@ -27,6 +31,7 @@ _Ms = Annotated[int, msgspec.Meta(ge=0, le=_MOST_MS)]
 _Revision = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Partition = Annotated[int, msgspec.Meta(ge=0, lt=MAX_PARTITIONS)]
 _RoundId = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{16}\Z")]
+_Revisions = Annotated[list[_Revision], msgspec.Meta(max_length=3 * MAX_PARTITIONS)]
 
 
 class WorkerKind(StrEnum):
@@ -52,11 +57,25 @@ class RowFailure(StrEnum):
 
 
 class ReportRequest(msgspec.Struct, frozen=True, array_like=True):
-    """Asks the workers of a key how far they are, and where a ``row_id`` is given, what they know of that row."""
+    """Asks the workers of a key how far they are, and where a ``row_id`` is given, what they know of that row.
+
+    ``ranges``: partition, first and last revision, partition, …: what of these the handler did not take.
+    """
 
     wire_version: int
     round_id: _RoundId
     row_id: str = ""
+    ranges: _Revisions = []
+
+
+class Refusal(msgspec.Struct, frozen=True, array_like=True):
+    """A change that the handler did not take. The row may have a later version by now."""
+
+    partition: _Partition
+    row_id: Annotated[str, msgspec.Meta(max_length=MAX_ROW_ID_BYTES)]
+    version: _Revision
+    what: RowFailure
+    error: Annotated[str, msgspec.Meta(max_length=MAX_REFUSAL_TEXT)] = ""
 
 
 class RowReport(msgspec.Struct, frozen=True, array_like=True):
@@ -128,10 +147,14 @@ class WorkerReport(msgspec.Struct, frozen=True, array_like=True):
     last_error_ms: _Ms = 0
     """How long ago that was."""
     row: RowReport | None = None
+    refusals: Annotated[list[Refusal], msgspec.Meta(max_length=MAX_REFUSALS)] | None = None
+    """Of the ranges that were asked for; ``None``: an older build, which does not say."""
+    unnamed_refusals: _Count = 0
+    """How many more there are than ``refusals`` names, or may be: not all are remembered."""
 
     def partitions(self) -> Iterator[tuple[int, int]]:
         """Each owned partition with its applied revision."""
-        return zip(_partitions(self.spans), self.applied, strict=True)
+        return zip(partitions_of(self.spans), self.applied, strict=True)
 
 
 _request = msgspec.msgpack.Decoder(ReportRequest)
@@ -154,6 +177,7 @@ def decode_report_request(data: bytes) -> ReportRequest:
         request = _request.decode(data)
         if request.row_id:
             check_row_id(request.row_id)
+        ranges_of(request)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, InvalidInputError) as error:
         raise ProtocolError(f"request for a report of {len(data)} bytes can't be read: {error}") from error
     _require_version(request.wire_version, "request for a report")
@@ -188,20 +212,41 @@ def spans_of(numbers: Iterable[int]) -> list[int]:
     return spans
 
 
+def partitions_of(spans: Sequence[int]) -> Iterator[int]:
+    """The numbers of which :func:`spans_of` has made ``spans``."""
+    for first, count in zip(spans[::2], spans[1::2], strict=True):
+        yield from range(first, first + count)
+
+
 def assignment_digest(owners: Sequence[str | None]) -> str:
     """The same for all that computed the same owners, and so from the same membership. By partition number."""
     text = "\n".join(owner or "" for owner in owners)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def clipped(text: str) -> str:
+def ranges_of(request: ReportRequest) -> dict[int, tuple[int, int]]:
+    """The first and the last revision of each partition that are asked for.
+
+    Raises:
+        InvalidInputError: the numbers are not ranges of ascending partitions.
+    """
+    numbers = request.ranges
+    if len(numbers) % 3:
+        raise InvalidInputError(f"ranges has {len(numbers)} numbers: these must be triples", field="ranges")
+    found: dict[int, tuple[int, int]] = {}
+    after = -1
+    for number, first, last in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):
+        if not after < number < MAX_PARTITIONS or first > last:
+            raise InvalidInputError(
+                f"ranges has {first} to {last} of partition {number}, after {after}", field="ranges"
+            )
+        found[number], after = (first, last), number
+    return found
+
+
+def clipped(text: str, most: int = MAX_REPORT_TEXT) -> str:
     """``text``, or as much of its beginning as a report takes."""
-    return text if len(text) <= MAX_REPORT_TEXT else text[: MAX_REPORT_TEXT - 1] + "…"
-
-
-def _partitions(spans: Sequence[int]) -> Iterator[int]:
-    for first, count in zip(spans[::2], spans[1::2], strict=True):
-        yield from range(first, first + count)
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _check_spans(spans: Sequence[int], revisions: int) -> None:

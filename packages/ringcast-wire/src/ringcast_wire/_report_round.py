@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
@@ -36,6 +36,8 @@ MAX_ROUND_BYTES: Final = 32 * MIB
 """Bytes of all answers of one round."""
 _QUIET_S: Final = 0.25
 _Taken: TypeAlias = Callable[["ReportMessage"], Awaitable[None]]
+_Place: TypeAlias = tuple[str, str, str, tuple[int, ...]]
+"""What is asked: store, key, row and ranges."""
 
 
 class ReportMessage(Protocol):
@@ -84,7 +86,7 @@ class ReportAsker:
 
     def __init__(self, bus: ReportBus) -> None:
         self._bus = bus
-        self._newest: dict[tuple[str, str, str], _Round] = {}
+        self._newest: dict[_Place, _Round] = {}
         self._under_way = 0
 
     async def ask(
@@ -94,20 +96,23 @@ class ReportAsker:
         expected: Collection[str] | None,
         *,
         row_id: str = "",
+        ranges: Sequence[int] = (),
         timeout_s: float = 2.0,
         quiet_s: float = _QUIET_S,
     ) -> ReportRound:
         """Returns once all ``expected`` workers have answered, at the latest after ``timeout_s``.
 
         ``expected=None``: it is not known which workers there are, as in mode FULL. Then it returns once no answer has
-        come for ``quiet_s``. ``row_id``: what each knows of this row is in its report.
+        come for ``quiet_s``. ``row_id``: what each knows of this row is in its report. ``ranges``: as of
+        :class:`ReportRequest`.
 
         An answer is never older than ``JOIN_WITHIN_S`` before the call. Errors of the bus are raised as they are.
 
         Raises:
             LimitExceededError: ``MAX_ROUNDS`` are under way.
         """
-        place = (names.check_name("store", store), names.check_name("key", key), row_id and check_row_id(row_id))
+        names.check_name("store", store)
+        place = (store, names.check_name("key", key), row_id and check_row_id(row_id), tuple(ranges))
         loop = asyncio.get_running_loop()
         began = loop.time()
         current = self._newest.get(place)
@@ -137,16 +142,16 @@ class ReportAsker:
                     del self._newest[place]
                 await self._end(current)
 
-    async def _begin(self, current: _Round, place: tuple[str, str, str]) -> None:
+    async def _begin(self, current: _Round, place: _Place) -> None:
         if current.is_begun:
             return
         current.is_begun = True
         self._under_way += 1
-        store, key, row_id = place
+        store, key, row_id, ranges = place
         try:
             answers = names.reported_subject(store, key, "*", current.id)
             current.subscription = await self._bus.subscribe(answers, cb=current.take)
-            request = encode_report(ReportRequest(WIRE_VERSION, current.id, row_id))
+            request = encode_report(ReportRequest(WIRE_VERSION, current.id, row_id, list(ranges)))
             await self._bus.publish(names.report_subject(store, key), request)
         except BaseException as error:
             # Those that share the round are not cancelled with this one: to them it has failed.

@@ -7,8 +7,11 @@ subscribes, such as a client of NATS. A worker answers from memory, whatever sta
 from __future__ import annotations
 
 from ringcast_wire._report_messages import (
+    MAX_REFUSAL_TEXT,
+    MAX_REFUSALS,
     MAX_REPORT_BYTES,
     MAX_REPORT_TEXT,
+    Refusal,
     ReportRequest,
     RowFailure,
     RowReport,
@@ -19,6 +22,7 @@ from ringcast_wire._report_messages import (
     decode_report,
     decode_report_request,
     encode_report,
+    ranges_of,
     spans_of,
 )
 from ringcast_wire._report_round import (
@@ -36,10 +40,13 @@ __all__ = [
     "JOIN_WITHIN_S",
     "MAX_ANSWERS",
     "MAX_MESSAGES",
+    "MAX_REFUSALS",
+    "MAX_REFUSAL_TEXT",
     "MAX_REPORT_BYTES",
     "MAX_REPORT_TEXT",
     "MAX_ROUNDS",
     "MAX_ROUND_BYTES",
+    "Refusal",
     "ReportAsker",
     "ReportBus",
     "ReportRequest",
@@ -53,5 +60,6 @@ __all__ = [
     "decode_report",
     "decode_report_request",
     "encode_report",
+    "ranges_of",
     "spans_of",
 ]

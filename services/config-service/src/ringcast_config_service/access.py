@@ -81,6 +81,8 @@ RULES: Final[dict[str, Rule]] = {
     "PublishRelease": Rule(Role.WRITER),
     "UndoRelease": Rule(Role.WRITER),
     "DropRelease": Rule(Role.WRITER),
+    "ProveRelease": Rule(Role.READER),
+    "GetReleaseCertificate": Rule(Role.READER),
     "Get": Rule(Role.READER),
     "List": Rule(Role.READER),
     "History": Rule(Role.READER),

@@ -87,6 +87,7 @@ class App(Lifetime):
             core.lifecycle,
             core.policies,
             core.releases,
+            core.proofs,
             core.access,
             dead_letters,
             status,
@@ -164,6 +165,7 @@ class App(Lifetime):
             await bounded("intake of fetches", core.fetches.stop(), bound_s)
         await bounded("lead of maintenance", core.maintenance.withdraw(), bound_s)
         await bounded("gRPC calls", server.stop(bound_s), bound_s + 1)
+        await bounded("proofs", core.proofs.stop(), bound_s)
         await bounded("writes", core.writer.drain(), bound_s)
         await bounded("audit log", audit_written(core.audit), bound_s)
         if nc.is_connected:

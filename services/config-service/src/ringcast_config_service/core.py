@@ -22,6 +22,7 @@ from ringcast_config_service.nats.fetch_server import FetchServer
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.nats.relay import Relay
 from ringcast_config_service.policies import Policies
+from ringcast_config_service.proofs import Proofs
 from ringcast_config_service.releases import Releases, ReleaseWork
 from ringcast_config_service.repository import Repository
 from ringcast_config_service.telemetry import Telemetry
@@ -89,6 +90,7 @@ class Core:
             kept_ms=config.release_retention_ms,
         )
         self.releases = Releases(repository, self._release_work, staged_ms=config.staged_retention_ms)
+        self.proofs = Proofs(nc, js, repository, instance_id)
         self.fetches = FetchServer(
             nc, self.handlers, at_once=config.fetches, waiting=config.waiting_fetches, telemetry=telemetry
         )

@@ -773,7 +773,7 @@ class Committed(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class Release(_message.Message):
-    __slots__ = ("store", "number", "state", "rows", "bytes", "published", "undone", "skipped", "keys", "author", "reason", "staged_at_ms", "changed_by", "change_reason", "changed_at_ms", "rows_kept", "problem")
+    __slots__ = ("store", "number", "state", "rows", "bytes", "published", "undone", "skipped", "keys", "author", "reason", "staged_at_ms", "changed_by", "change_reason", "changed_at_ms", "rows_kept", "problem", "proven_at_ms", "proven_by")
     STORE_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -791,6 +791,8 @@ class Release(_message.Message):
     CHANGED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     ROWS_KEPT_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    PROVEN_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    PROVEN_BY_FIELD_NUMBER: _ClassVar[int]
     store: str
     number: int
     state: ReleaseState
@@ -808,7 +810,9 @@ class Release(_message.Message):
     changed_at_ms: int
     rows_kept: bool
     problem: str
-    def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., state: _Optional[_Union[ReleaseState, str]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., published: _Optional[int] = ..., undone: _Optional[int] = ..., skipped: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[ReleaseKey, _Mapping]]] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., staged_at_ms: _Optional[int] = ..., changed_by: _Optional[str] = ..., change_reason: _Optional[str] = ..., changed_at_ms: _Optional[int] = ..., rows_kept: _Optional[bool] = ..., problem: _Optional[str] = ...) -> None: ...
+    proven_at_ms: int
+    proven_by: str
+    def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., state: _Optional[_Union[ReleaseState, str]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., published: _Optional[int] = ..., undone: _Optional[int] = ..., skipped: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[ReleaseKey, _Mapping]]] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., staged_at_ms: _Optional[int] = ..., changed_by: _Optional[str] = ..., change_reason: _Optional[str] = ..., changed_at_ms: _Optional[int] = ..., rows_kept: _Optional[bool] = ..., problem: _Optional[str] = ..., proven_at_ms: _Optional[int] = ..., proven_by: _Optional[str] = ...) -> None: ...
 
 class ReleaseKey(_message.Message):
     __slots__ = ("key", "added", "changed", "deleted")
@@ -871,6 +875,74 @@ class ChangeReleaseRequest(_message.Message):
     number: int
     reason: str
     def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ProveReleaseRequest(_message.Message):
+    __slots__ = ("store", "number")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    number: int
+    def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
+
+class ReleaseProof(_message.Message):
+    __slots__ = ("release", "certificate", "lacks", "more_lacks")
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    LACKS_FIELD_NUMBER: _ClassVar[int]
+    MORE_LACKS_FIELD_NUMBER: _ClassVar[int]
+    release: Release
+    certificate: ReleaseCertificate
+    lacks: _containers.RepeatedCompositeFieldContainer[ReleaseLack]
+    more_lacks: int
+    def __init__(self, release: _Optional[_Union[Release, _Mapping]] = ..., certificate: _Optional[_Union[ReleaseCertificate, _Mapping]] = ..., lacks: _Optional[_Iterable[_Union[ReleaseLack, _Mapping]]] = ..., more_lacks: _Optional[int] = ...) -> None: ...
+
+class ReleaseLack(_message.Message):
+    __slots__ = ("key", "sentence", "worker_id", "row_id")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    ROW_ID_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    sentence: str
+    worker_id: str
+    row_id: str
+    def __init__(self, key: _Optional[str] = ..., sentence: _Optional[str] = ..., worker_id: _Optional[str] = ..., row_id: _Optional[str] = ...) -> None: ...
+
+class ReleaseCertificate(_message.Message):
+    __slots__ = ("proven_at_ms", "proven_by", "keys")
+    PROVEN_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    PROVEN_BY_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    proven_at_ms: int
+    proven_by: str
+    keys: _containers.RepeatedCompositeFieldContainer[ReleaseKeyCertificate]
+    def __init__(self, proven_at_ms: _Optional[int] = ..., proven_by: _Optional[str] = ..., keys: _Optional[_Iterable[_Union[ReleaseKeyCertificate, _Mapping]]] = ...) -> None: ...
+
+class ReleaseKeyCertificate(_message.Message):
+    __slots__ = ("key", "history_id", "spans", "revisions", "workers")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_ID_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    REVISIONS_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    history_id: str
+    spans: _containers.RepeatedScalarFieldContainer[int]
+    revisions: _containers.RepeatedScalarFieldContainer[int]
+    workers: _containers.RepeatedCompositeFieldContainer[CertifiedWorker]
+    def __init__(self, key: _Optional[str] = ..., history_id: _Optional[str] = ..., spans: _Optional[_Iterable[int]] = ..., revisions: _Optional[_Iterable[int]] = ..., workers: _Optional[_Iterable[_Union[CertifiedWorker, _Mapping]]] = ...) -> None: ...
+
+class CertifiedWorker(_message.Message):
+    __slots__ = ("worker_id", "incarnation", "kind", "spans")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    incarnation: str
+    kind: str
+    spans: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., kind: _Optional[str] = ..., spans: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ListReleaseRowsRequest(_message.Message):
     __slots__ = ("store", "number", "after", "limit", "conflicts_only")

@@ -194,6 +194,16 @@ class ConfigServiceStub:
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.SerializeToString,
                 response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
                 _registered_method=True)
+        self.ProveRelease = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/ProveRelease',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ProveReleaseRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ReleaseProof.FromString,
+                _registered_method=True)
+        self.GetReleaseCertificate = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/GetReleaseCertificate',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.GetReleaseRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ReleaseCertificate.FromString,
+                _registered_method=True)
         self.Get = channel.unary_unary(
                 '/ringcast.config.v1.ConfigService/Get',
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.GetRequest.SerializeToString,
@@ -464,6 +474,21 @@ class ConfigServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ProveRelease(self, request, context):
+        """Asks the workers of its keys once whether they have applied a release, and stores what that proves. A call takes a
+        few seconds at most; one that is proven stays so, and nobody is asked again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetReleaseCertificate(self, request, context):
+        """What proves a release; CONDITION_FAILED where it is not proven.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Get(self, request, context):
         """Reads, for tools and applications beside the workers (workers read over NATS).
         """
@@ -675,6 +700,16 @@ def add_ConfigServiceServicer_to_server(servicer, server):
                     servicer.DropRelease,
                     request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.FromString,
                     response_serializer=ringcast__wire_dot___proto_dot_config__pb2.Release.SerializeToString,
+            ),
+            'ProveRelease': grpc.unary_unary_rpc_method_handler(
+                    servicer.ProveRelease,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ProveReleaseRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.ReleaseProof.SerializeToString,
+            ),
+            'GetReleaseCertificate': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetReleaseCertificate,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.GetReleaseRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.ReleaseCertificate.SerializeToString,
             ),
             'Get': grpc.unary_unary_rpc_method_handler(
                     servicer.Get,
@@ -1576,6 +1611,60 @@ class ConfigService:
             '/ringcast.config.v1.ConfigService/DropRelease',
             ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.SerializeToString,
             ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProveRelease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/ProveRelease',
+            ringcast__wire_dot___proto_dot_config__pb2.ProveReleaseRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.ReleaseProof.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetReleaseCertificate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/GetReleaseCertificate',
+            ringcast__wire_dot___proto_dot_config__pb2.GetReleaseRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.ReleaseCertificate.FromString,
             options,
             channel_credentials,
             insecure,

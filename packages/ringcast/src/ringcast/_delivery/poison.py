@@ -6,7 +6,7 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -30,7 +30,7 @@ from ringcast._common.change import Change, PoisonPolicy
 from ringcast._common.config import WorkerConfig
 from ringcast._common.stats import Stats
 from ringcast._delivery.calls import HandlerCall, HandlerCalls
-from ringcast._delivery.failures import Failures
+from ringcast._delivery.failures import Failure, Failures
 
 MAX_BLOCKED_ROWS: Final = 1_024
 """Rows of one key that are held back at once; one more waits, and all that comes after it, until there is room."""
@@ -132,6 +132,20 @@ class Poison:
     def blocked(self) -> list[BlockedRow]:
         """The rows that are held back."""
         return [BlockedRow(entry.change, entry.error) for entry in list(self._blocked.values()) if entry.replay is None]
+
+    def refused(self, ranges: Mapping[int, tuple[int, int]]) -> tuple[list[Failure], int]:
+        """What the handler did not take of these revisions of each partition, and how much of that may be forgotten.
+
+        Of a row that is held back, because it is blocked or being replayed, its newest change counts.
+        """
+        held = self._blocked
+        found = [each for each in self.failures.within(ranges) if (each.partition, each.row_id) not in held]
+        for (partition, row_id), entry in held.items():
+            first, last = ranges.get(partition, (1, 0))
+            if first <= entry.change.version <= last:
+                what = RowFailure.BLOCKED if entry.replay is None else RowFailure.RETRYING
+                found.append(Failure(partition, row_id, entry.change.version, what, entry.error, time.monotonic()))
+        return found, self.failures.forgotten(ranges)
 
     async def unblock(
         self, partition: int, row_id: str, attempt: Callable[[Change], Awaitable[BaseException | None]]

@@ -14,6 +14,9 @@ from typing import Final
 from ringcast_core import row_partition
 from ringcast_wire import WIRE_VERSION, EventLog, ProtocolError, names, split_chunks
 from ringcast_wire.reports import (
+    MAX_REFUSAL_TEXT,
+    MAX_REFUSALS,
+    Refusal,
     ReportRequest,
     RowFailure,
     RowReport,
@@ -22,6 +25,7 @@ from ringcast_wire.reports import (
     clipped,
     decode_report_request,
     encode_report,
+    ranges_of,
     spans_of,
 )
 
@@ -96,6 +100,7 @@ class Reports:
         poison, staleness = session.applier.poison, session.staleness
         last = poison.failures.last
         observes = self._kind is WorkerKind.OBSERVER
+        refused, forgotten = poison.refused(ranges_of(request)) if request.ranges else ([], 0)
         return WorkerReport(
             WIRE_VERSION,
             request.round_id,
@@ -120,6 +125,8 @@ class Reports:
             last_error=clipped(f"{last.row_id}: {last.error}") if last is not None else "",
             last_error_ms=_ago_ms(last),
             row=self._row(session, request.row_id) if request.row_id else None,
+            refusals=[_refusal(each) for each in refused[:MAX_REFUSALS]],
+            unnamed_refusals=max(0, len(refused) - MAX_REFUSALS) + forgotten,
         )
 
     def _row(self, session: KeySession, row_id: str) -> RowReport:
@@ -173,6 +180,11 @@ class _Allowance:
             return False
         self._left -= 1.0
         return True
+
+
+def _refusal(failure: Failure) -> Refusal:
+    error = clipped(failure.error, MAX_REFUSAL_TEXT)
+    return Refusal(failure.partition, failure.row_id, failure.version, failure.what, error)
 
 
 def _has_rows(part: Partition) -> bool:

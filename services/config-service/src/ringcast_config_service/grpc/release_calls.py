@@ -10,16 +10,18 @@ from ringcast_wire.grpc import RELEASE_OUTCOMES, RELEASE_STATES, ConfigServiceSe
 from ringcast_config_service.grpc.callers import caller_of
 from ringcast_config_service.grpc.input import answer
 from ringcast_config_service.grpc.rows import authorship, row_input
+from ringcast_config_service.proofs import Proofs
 from ringcast_config_service.releases import Releases
-from ringcast_config_service.repository import Authorship, Release, ReleaseRow
+from ringcast_config_service.repository import Authorship, Certificate, Release, ReleaseRow
 from ringcast_config_service.writes.terms import KeyedRow
 
 
 class ReleaseCalls(ConfigServiceServicer):
-    """Stages, shows, publishes, undoes and drops releases."""
+    """Stages, shows, publishes, undoes, drops and proves releases."""
 
-    def __init__(self, releases: Releases) -> None:
+    def __init__(self, releases: Releases, proofs: Proofs) -> None:
         self._releases = releases
+        self._proofs = proofs
 
     async def StageRelease(self, request: pb.StageReleaseRequest, context: Context) -> pb.Release:
         async def work() -> Release:
@@ -50,6 +52,17 @@ class ReleaseCalls(ConfigServiceServicer):
 
     async def DropRelease(self, request: pb.ChangeReleaseRequest, context: Context) -> pb.Release:
         return await _changed(self._releases.drop, request, context)
+
+    async def ProveRelease(self, request: pb.ProveReleaseRequest, context: Context) -> pb.ReleaseProof:
+        proof = await answer(context, self._proofs.prove(request.store, request.number))
+        certificate = None if proof.certificate is None else _certificate(proof.certificate)
+        lacks = [pb.ReleaseLack(**lack._asdict()) for lack in proof.lacks]
+        return pb.ReleaseProof(
+            release=_message(proof.release), certificate=certificate, lacks=lacks, more_lacks=proof.more
+        )
+
+    async def GetReleaseCertificate(self, request: pb.GetReleaseRequest, context: Context) -> pb.ReleaseCertificate:
+        return _certificate(await answer(context, self._proofs.certificate(request.store, request.number)))
 
 
 async def _changed(
@@ -83,6 +96,33 @@ def _message(release: Release) -> pb.Release:
         changed_at_ms=release.changed_at_ms,
         rows_kept=release.kept,
         problem=release.problem,
+        proven_at_ms=release.proven_at_ms,
+        proven_by=release.proven_by,
+    )
+
+
+def _certificate(certificate: Certificate) -> pb.ReleaseCertificate:
+    return pb.ReleaseCertificate(
+        proven_at_ms=certificate.proven_at_ms,
+        proven_by=certificate.instance,
+        keys=[
+            pb.ReleaseKeyCertificate(
+                key=key.key,
+                history_id=key.history,
+                spans=key.spans,
+                revisions=key.revisions,
+                workers=[
+                    pb.CertifiedWorker(
+                        worker_id=worker.worker_id,
+                        incarnation=worker.incarnation,
+                        kind=str(worker.kind),
+                        spans=worker.spans,
+                    )
+                    for worker in key.workers
+                ],
+            )
+            for key in certificate.keys
+        ],
     )
 
 

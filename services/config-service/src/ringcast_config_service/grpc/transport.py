@@ -47,6 +47,7 @@ from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.lifecycle import Lifecycle
 from ringcast_config_service.logins import Logins
 from ringcast_config_service.policies import Policies
+from ringcast_config_service.proofs import Proofs
 from ringcast_config_service.releases import Releases
 from ringcast_config_service.repository import HistoryFilter, ListedRow, ListFilter, Revision, WriteOutcome
 from ringcast_config_service.security import Security
@@ -81,6 +82,7 @@ class GrpcServer:
         lifecycle: Lifecycle,
         policies: Policies,
         releases: Releases,
+        proofs: Proofs,
         access: Access,
         dead_letters: DeadLetterCalls,
         status: StatusCalls,
@@ -113,6 +115,7 @@ class GrpcServer:
                 lifecycle,
                 policies,
                 releases,
+                proofs,
                 access,
                 dead_letters,
                 status,
@@ -186,6 +189,7 @@ class _Servicer(StoreCalls, PolicyCalls, ReleaseCalls, RoleCalls, AuditCalls):
         lifecycle: Lifecycle,
         policies: Policies,
         releases: Releases,
+        proofs: Proofs,
         access: Access,
         dead_letters: DeadLetterCalls,
         status: StatusCalls,
@@ -197,7 +201,7 @@ class _Servicer(StoreCalls, PolicyCalls, ReleaseCalls, RoleCalls, AuditCalls):
     ) -> None:
         StoreCalls.__init__(self, handlers, lifecycle, access)
         PolicyCalls.__init__(self, policies)
-        ReleaseCalls.__init__(self, releases)
+        ReleaseCalls.__init__(self, releases, proofs)
         AuditCalls.__init__(self, audit)
         self._dead_letters = dead_letters
         self._status = status

@@ -7,7 +7,6 @@ message of the bucket it is; the one that takes writes in says how many there ar
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Final
@@ -27,14 +26,13 @@ from ringcast_wire.ended_sessions import Span, believed, decode_gone
 from ringcast_wire.migrating import Step, may_end, may_finish, possible_members, unguarded
 from ringcast_wire.owner_records import State, Table, check_numbers, decode_state, decode_table
 
+from ringcast_config_service.nats.latest import read_latest
 from ringcast_config_service.repository import StoreRecord
 
 _TRIES: Final = 20
 _PAUSE_S: Final = 0.1
-_ANSWER_S: Final = 5.0
 _MOST: Final = 8
 """Workers that an error names."""
-_MARKERS: Final = ("KV-Operation", "Nats-Marker-Reason")
 
 
 @dataclass
@@ -153,7 +151,7 @@ async def read_bucket(js: JetStreamContext, bucket: str) -> dict[str, tuple[int,
     keys = {subject.removeprefix(prefix).partition(".")[0] for subject in state.subjects or ()}
     for key in sorted(key for key in keys if not key.startswith("~")):
         for _ in range(_TRIES):
-            entries, up_to = await _read_key(js, stream, prefix, key)
+            entries, up_to = await read_latest(js, bucket, [f"{key}.>"])
             if up_to >= state.last_seq:
                 break
             await asyncio.sleep(_PAUSE_S)
@@ -161,34 +159,3 @@ async def read_bucket(js: JetStreamContext, bucket: str) -> dict[str, tuple[int,
             raise UnavailableError(f"bucket {bucket} is read from a server that lags behind: try again")
         found |= entries
     return found
-
-
-async def _read_key(
-    js: JetStreamContext, stream: str, prefix: str, key: str
-) -> tuple[dict[str, tuple[int, bytes]], int]:
-    """What one server has of a key at one moment, and the last message of the bucket that it knows of."""
-    nc = js._nc  # the client of JetStream has no call for this
-    inbox = nc.new_inbox()
-    answers = await nc.subscribe(inbox)
-    found: dict[str, tuple[int, bytes]] = {}
-    last = "0"
-    try:
-        question = json.dumps({"multi_last": [f"{prefix}{key}.>"]}).encode()
-        await nc.publish(f"$JS.API.DIRECT.GET.{stream}", question, reply=inbox)
-        while True:
-            message = await answers.next_msg(_ANSWER_S)
-            headers = message.headers or {}
-            status = headers.get("Status")
-            if status == "204" and headers.get("Nats-Last-Sequence") == last:
-                return found, int(headers["Nats-UpTo-Sequence"])
-            if status == "404":
-                return {}, 0  # there was an entry a moment ago: either the server lags behind, or it has just aged out
-            if status is not None:
-                raise UnavailableError(f"{stream} can't be read: {status} {headers.get('Description', '')}".rstrip())
-            if headers.get("Nats-Last-Sequence") != last:
-                raise UnavailableError(f"an answer about {stream} is incomplete: try again")
-            last = headers["Nats-Sequence"]
-            if not any(name in headers for name in _MARKERS):
-                found[headers["Nats-Subject"].removeprefix(prefix)] = int(last), message.data
-    finally:
-        await answers.unsubscribe()

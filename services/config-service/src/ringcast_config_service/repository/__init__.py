@@ -55,6 +55,8 @@ from ringcast_config_service.repository.parts import (
 )
 from ringcast_config_service.repository.policies import PolicyChange
 from ringcast_config_service.repository.release_records import (
+    Certificate,
+    KeyRevisions,
     Release,
     ReleaseRepository,
     ReleaseRow,
@@ -73,6 +75,8 @@ __all__ = [
     "HistoryRepository",
     "OutboxRepository",
     "RecordMaintenance",
+    "Certificate",
+    "KeyRevisions",
     "Release",
     "ReleaseRepository",
     "ReleaseRow",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from ringcast_wire import (
+    KeyCertificate,
     ReleaseOutcome,
     ReleaseState,
 )
@@ -30,7 +31,10 @@ class ReleaseKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A release as it is stored; the columns of ``release_columns``. ``keys`` are not read for a list."""
+    """A release as it is stored; the columns of ``release_columns``. What follows those is not read for a list.
+
+    ``proven_at_ms``: 0 as long as it is not proven. ``proven_by``: the instance that proved it.
+    """
 
     store: str
     number: int
@@ -54,6 +58,8 @@ class Release:
     changed_at_ms: int
     worked_at_ms: int
     keys: tuple[ReleaseKey, ...] = ()
+    proven_at_ms: int = 0
+    proven_by: str = ""
 
     @property
     def place(self) -> str:
@@ -115,6 +121,22 @@ class ReleaseRow(NamedTuple):
     undo_version: int
 
 
+class KeyRevisions(NamedTuple):
+    """What a release has written to a key: of each partition the first and the last revision. ``history``: of now."""
+
+    key: str
+    history: str
+    ranges: dict[int, tuple[int, int]]
+
+
+class Certificate(NamedTuple):
+    """What proves a release, of each key."""
+
+    proven_at_ms: int
+    instance: str
+    keys: tuple[KeyCertificate, ...]
+
+
 class Step(NamedTuple):
     """What a step did: ``done`` when there is nothing more to do; ``counts``: rows written of each key."""
 
@@ -172,6 +194,29 @@ class ReleaseRepository(Protocol):
         Raises:
             ConditionFailedError: it is in a state in which it can't be.
         """
+
+    async def revisions(self, store: str, number: int) -> list[KeyRevisions]:
+        """What a published release has written, by key.
+
+        Raises:
+            ConditionFailedError: its rows are removed, or it has published none.
+            KeyDeletedError: one of its keys is deleted.
+        """
+
+    async def version_of(self, store: str, number: int, key: str, row_id: str) -> int:
+        """The version that a release has given to a row, 0 for none."""
+
+    async def set_proven(
+        self, store: str, number: int, keys: Sequence[KeyCertificate], instance: str
+    ) -> tuple[Release, Certificate]:
+        """Stores what proves a release, unless that is stored; returns what is.
+
+        Raises:
+            ConditionFailedError: it is not published, or a key has another history by now.
+        """
+
+    async def certificate(self, store: str, number: int) -> Certificate | None:
+        """What proves a release, if it is proven."""
 
     async def step(self, store: str, number: int, generation: int) -> Step:
         """Does the next piece of what is to be done with a release, in one transaction.

@@ -52,6 +52,13 @@ class ReleaseStatements(NamedTuple):
     old_releases: str
     forget_releases: str
     forget_release_keys: str
+    forget_release_proofs: str
+    release_revisions: str
+    release_histories: str
+    release_version: str
+    insert_release_proof: str
+    release_proofs: str
+    is_proven: str
     insert_release_row: str
     count_release_rows: str
     insert_release_keys: str

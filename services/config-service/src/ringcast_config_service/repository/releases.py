@@ -37,6 +37,7 @@ from ringcast_config_service.repository.base import (
     StoreRecord,
 )
 from ringcast_config_service.repository.packing import pack_metadata, unpack_metadata
+from ringcast_config_service.repository.release_proofs import with_proof
 from ringcast_config_service.repository.release_records import (
     Release,
     ReleaseRow,
@@ -139,6 +140,7 @@ def _staging(sql: ReleaseStatements, store: str, batch: StageBatch, by: Authorsh
             yield Ask(sql.insert_release, (store, number, batch.stage_id, by.author, by.reason))
             yield Ask(sql.forget_releases, (store, number - limits.MAX_KEPT_RELEASES))
             yield Ask(sql.forget_release_keys, (store, number - limits.MAX_KEPT_RELEASES))
+            yield Ask(sql.forget_release_proofs, (store,))
             found = yield Ask(sql.find_stage, (store, batch.stage_id))
     if not found:
         raise InvalidInputError(
@@ -325,7 +327,7 @@ def get(sql: ReleaseStatements, store: str, number: int) -> Transaction[Release]
     """A release with its keys."""
     yield from check_store(sql, store)
     release = to_only_release((yield Ask(sql.get_release, (store, number))), store, number)
-    return (yield from with_keys(sql, release))
+    return (yield from with_proof(sql, (yield from with_keys(sql, release))))
 
 
 def listed(sql: ReleaseStatements, store: str, before: int, limit: int) -> Transaction[list[Release]]:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from ringcast_config_service.repository import releases
+from ringcast_wire import KeyCertificate
+
+from ringcast_config_service.repository import release_proofs, releases
 from ringcast_config_service.repository.base import Authorship, StoreRecord
-from ringcast_config_service.repository.release_records import Release, ReleaseRow, StageBatch, Step
+from ringcast_config_service.repository.release_records import (
+    Certificate,
+    KeyRevisions,
+    Release,
+    ReleaseRow,
+    StageBatch,
+    Step,
+)
 from ringcast_config_service.repository.release_steps import step
 from ringcast_config_service.repository.release_transactions import ReleaseStatements, Transaction
 
@@ -51,6 +60,20 @@ class TransactedReleases(ABC):
 
     async def drop(self, store: str, number: int, by: Authorship) -> Release:
         return await self._call(lambda: releases.drop(self._sql, store, number, by))
+
+    async def revisions(self, store: str, number: int) -> list[KeyRevisions]:
+        return await self._read(lambda: release_proofs.revisions(self._sql, store, number))
+
+    async def version_of(self, store: str, number: int, key: str, row_id: str) -> int:
+        return await self._read(lambda: release_proofs.version_of(self._sql, store, number, key, row_id))
+
+    async def set_proven(
+        self, store: str, number: int, keys: Sequence[KeyCertificate], instance: str
+    ) -> tuple[Release, Certificate]:
+        return await self._call(lambda: release_proofs.set_proven(self._sql, store, number, keys, instance))
+
+    async def certificate(self, store: str, number: int) -> Certificate | None:
+        return await self._read(lambda: release_proofs.certificate(self._sql, store, number))
 
     async def step(self, store: str, number: int, generation: int) -> Step:
         return await self._write(lambda: step(self._sql, store, number, generation))

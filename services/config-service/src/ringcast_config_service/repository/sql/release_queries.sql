@@ -94,6 +94,47 @@ DELETE FROM releases WHERE store = $1 AND number <= $2 AND NOT kept AND work = '
 DELETE FROM release_keys WHERE store = $1 AND number <= $2
     AND number NOT IN (SELECT r.number FROM releases r WHERE r.store = $1 AND r.number <= $2)
 
+-- FORGET_RELEASE_PROOFS --
+-- Forgets what proves releases of the store $1 that are not there.
+DELETE FROM release_proofs WHERE store = $1 AND stage_id NOT IN (SELECT r.stage_id FROM releases r WHERE r.store = $1)
+
+---- Proofs ----
+
+-- RELEASE_REVISIONS --
+-- The first and the last revision that the release $2 of the store $1 has given to each partition, with its key and the
+-- history that it has now.
+SELECT s.config_key, k.history_id, s.partition, min(s.version), max(s.version)
+FROM release_rows s JOIN config_keys k ON k.store = s.store AND k.name = s.config_key
+WHERE s.store = $1 AND s.number = $2 AND s.outcome = 'published'
+GROUP BY s.config_key, k.history_id, s.partition ORDER BY s.config_key, s.partition
+
+-- RELEASE_HISTORIES --
+-- The history that each key of the release $2 of the store $1 has now.
+SELECT r.config_key, k.history_id
+FROM release_keys r JOIN config_keys k ON k.store = r.store AND k.name = r.config_key
+WHERE r.store = $1 AND r.number = $2
+
+-- RELEASE_VERSION --
+-- The version that the release $2 of the store $1 has given to the row $4 of the key $3, 0 for none.
+SELECT version FROM release_rows WHERE store = $1 AND number = $2 AND config_key = $3 AND row_id = $4
+
+-- INSERT_RELEASE_PROOF --
+-- Stores what proves the release with the stage id $2 of the store $1 for the key $3: $5, found by the instance $4.
+INSERT INTO release_proofs (store, stage_id, config_key, proven_at_ms, instance, certificate)
+VALUES ($1, $2, $3, {now_ms}, $4, $5)
+
+-- RELEASE_PROOFS --
+-- What proves the release $2 of the store $1.
+SELECT p.proven_at_ms, p.instance, p.certificate
+FROM releases r JOIN release_proofs p ON p.store = r.store AND p.stage_id = r.stage_id
+WHERE r.store = $1 AND r.number = $2 ORDER BY p.config_key
+
+-- IS_PROVEN --
+-- When the release $2 of the store $1 was proven, and by which instance.
+SELECT p.proven_at_ms, p.instance
+FROM releases r JOIN release_proofs p ON p.store = r.store AND p.stage_id = r.stage_id
+WHERE r.store = $1 AND r.number = $2 LIMIT 1
+
 ---- Rows of releases ----
 
 -- INSERT_RELEASE_ROW --
@@ -243,6 +284,10 @@ DELETE FROM release_rows WHERE store = $1
 -- DROP_RELEASE_KEYS --
 -- Removes their keys.
 DELETE FROM release_keys WHERE store = $1
+
+-- DROP_RELEASE_PROOFS --
+-- Removes what proves them.
+DELETE FROM release_proofs WHERE store = $1
 
 -- DROP_RELEASES --
 -- Removes the releases.

@@ -232,5 +232,17 @@ CREATE TABLE IF NOT EXISTS release_rows (
     UNIQUE (store, number, config_key, row_id)
 );
 
+-- What proves that the workers of a key have applied a release: a KeyCertificate as JSON text. By the stage id: a store
+-- that an older build has purged leaves it, and the numbers of the next store of that name begin with 1 again.
+CREATE TABLE IF NOT EXISTS release_proofs (
+    store {text} NOT NULL,
+    stage_id {text} NOT NULL,
+    config_key {text} NOT NULL,
+    proven_at_ms BIGINT NOT NULL,
+    instance TEXT NOT NULL,
+    certificate TEXT NOT NULL,
+    PRIMARY KEY (store, stage_id, config_key)
+);
+
 -- The last statement: when the version is there, everything is.
 INSERT INTO schema_version (one, version) VALUES (1, {version}) ON CONFLICT (one) DO NOTHING

@@ -150,3 +150,16 @@ CREATE TABLE IF NOT EXISTS release_rows (
     UNIQUE (store, number, config_key, row_id)
 );
 UPDATE schema_version SET version = 8 WHERE version = 7
+
+-- UPGRADE_9 --
+-- Releases are proven.
+CREATE TABLE IF NOT EXISTS release_proofs (
+    store {text} NOT NULL,
+    stage_id {text} NOT NULL,
+    config_key {text} NOT NULL,
+    proven_at_ms BIGINT NOT NULL,
+    instance TEXT NOT NULL,
+    certificate TEXT NOT NULL,
+    PRIMARY KEY (store, stage_id, config_key)
+);
+UPDATE schema_version SET version = 9 WHERE version = 8

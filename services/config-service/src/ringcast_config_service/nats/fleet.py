@@ -1,0 +1,96 @@
+"""Who works at a key, as NATS has it: registrations and leases, from answers that are not out of date."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from nats.js import JetStreamContext
+from nats.js.errors import NotFoundError
+from ringcast_wire import LeaseRecord, Mode, NodeRecord, ProtocolError, Strategy, UnavailableError, decode_record, names
+from ringcast_wire.owner_records import decode_state, decode_table
+
+from ringcast_config_service.nats.calls import nats_calls
+from ringcast_config_service.nats.latest import read_latest
+from ringcast_config_service.proof import Fleet, Registration
+from ringcast_config_service.repository import StoreRecord
+
+_TRIES: Final = 20
+_PAUSE_S: Final = 0.05
+_LEASES_AT_ONCE: Final = 256
+
+
+async def read_fleet(js: JetStreamContext, store: StoreRecord, key: str) -> Fleet:
+    """The registered workers of a key and the leases that they name: each of the two as of this call or later.
+
+    Raises:
+        UnavailableError: NATS does not answer, or only a server that lags behind.
+    """
+    with nats_calls("NATS does not say which workers there are"):
+        settings = store.settings_now
+        exclusive = settings.strategy is Strategy.STICKY and settings.mode is Mode.PARTITIONED
+        workers, unreadable, table = await (_states(js, store, key) if exclusive else _nodes(js, store, key))
+        leases: dict[str, str] = {}
+        named = sorted({worker.lease for worker in workers.values()})
+        for at in range(0, len(named), _LEASES_AT_ONCE):
+            found = await _read(js, names.LEASES_BUCKET, named[at : at + _LEASES_AT_ONCE])
+            for lease, (_, data) in found.items():
+                try:
+                    leases[lease] = decode_record(data, LeaseRecord).incarnation
+                except ProtocolError:
+                    unreadable.append(lease)
+    if exclusive:  # a state does not say its process; the lease does, unless it is a host's
+        workers = {name: each._replace(incarnation=_own(each, leases)) for name, each in workers.items()}
+    return Fleet(workers, leases, tuple(unreadable), table)
+
+
+def _own(worker: Registration, leases: Mapping[str, str]) -> str:
+    return "" if "." in worker.lease else leases.get(worker.lease, "")
+
+
+async def _nodes(js: JetStreamContext, store: StoreRecord, key: str) -> tuple[dict[str, Registration], list[str], int]:
+    """The registrations where every worker computes the owners."""
+    workers, unreadable = {}, []
+    for name, (revision, data) in (await _read(js, names.nodes_bucket(store.name), [f"{key}.*"])).items():
+        try:
+            record = decode_record(data, NodeRecord)
+        except ProtocolError:
+            unreadable.append(name)
+        else:
+            workers[name.removeprefix(f"{key}.")] = Registration(record.lease, revision, record.incarnation)
+    return workers, unreadable, 0
+
+
+async def _states(js: JetStreamContext, store: StoreRecord, key: str) -> tuple[dict[str, Registration], list[str], int]:
+    """The same where a table has the owners: what each worker says of itself, and the number of the table."""
+    workers, unreadable, epoch = {}, [], 0
+    states, table = names.state_key(key, "*"), names.table_key(key)
+    for name, (_, data) in (await _read(js, names.owners_bucket(store.name), [states, table])).items():
+        try:
+            if name == table:
+                epoch = decode_table(data, store.settings.partition_count).epoch
+            else:
+                state = decode_state(data)
+                if state.session:
+                    workers[name.removeprefix(states.removesuffix("*"))] = Registration(state.lease, state.session)
+        except ProtocolError:
+            unreadable.append(name)
+    return workers, unreadable, epoch
+
+
+async def _read(js: JetStreamContext, bucket: str, patterns: Sequence[str]) -> dict[str, tuple[int, bytes]]:
+    """Entries of a bucket from a server that has all that was written before this call.
+
+    None from a server that has none: what follows from that is never a proof.
+    """
+    try:
+        last = (await js.stream_info(f"KV_{bucket}")).state.last_seq
+    except NotFoundError:
+        return {}
+    for _ in range(_TRIES):
+        found, up_to = await read_latest(js, bucket, patterns)
+        if not found or up_to >= last:
+            return found
+        await asyncio.sleep(_PAUSE_S)
+    raise UnavailableError(f"bucket {bucket} is read from a server that lags behind: try again")

@@ -54,7 +54,7 @@ async def test_each_worker_of_a_full_store_has_every_partition(bench: Bench) -> 
     for name in ("a", "b"):
         await bench.worker(name)
     found = await _lag_until(bench, lambda lag: lag["converged"])
-    assert [(each["partitions"], each["behind"], each["phase"]) for each in found["workers"]] == [(8, 0, None)] * 2
+    assert [(each["partitions"], each["behind"], each["phase"]) for each in found["workers"]] == [(8, 0, "active")] * 2
 
 
 async def test_a_handler_that_does_not_return_is_behind(bench: Bench) -> None:

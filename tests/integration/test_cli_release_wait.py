@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ringcast import Change, PoisonPolicy
+from ringcast import Change, Mode, PoisonPolicy
 from ringcast_testkit import PATIENCE_S, until
 from ringcast_wire import ConditionFailedError, Strategy
 
@@ -69,6 +69,29 @@ async def test_a_release_that_every_worker_has_applied_is_proven(
     await bench.client.undo_release(bench.store, number)
     with pytest.raises(ConditionFailedError, match="can't be proven: it is un"):
         await bench.client.wait_for_release(bench.store, number, timeout_s=PATIENCE_S)
+
+
+async def test_in_mode_full_every_worker_has_to_have_it(bench: Bench, tmp_path: Path) -> None:
+    await bench.create(mode=Mode.FULL)
+    await bench.fill(1)
+    worker = await bench.worker("a")
+    with bench.process("halted") as process:
+        await until(lambda: _is_member(bench, process.worker_id))
+        process.pause()
+        number = await _release(bench, tmp_path, "list")
+        proof = await bench.client.wait_for_release(bench.store, number, timeout_s=0)
+        assert {lack.sentence for lack in proof.lacks} == {f"worker {process.worker_id} does not answer"}
+        process.resume()
+        proof = await bench.client.wait_for_release(bench.store, number, timeout_s=PATIENCE_S)
+    assert proof.certificate is not None
+    (key,) = proof.certificate.keys
+    found = {each.worker_id: each.spans for each in key.workers}
+    assert found == dict.fromkeys((worker.config.worker_id, process.worker_id), (0, PARTITIONS))
+
+
+async def _is_member(bench: Bench, worker_id: str) -> bool:
+    document = await bench.told("topology", bench.store, "list")
+    return any(member["worker_id"] == worker_id and member["alive"] for member in document["members"])
 
 
 async def test_nothing_is_proven_where_nobody_answers(bench: Bench, tmp_path: Path) -> None:

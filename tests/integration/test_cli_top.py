@@ -91,13 +91,19 @@ async def test_rows_that_are_blocked_are_counted_and_not_behind(bench: Bench) ->
     assert (told["blocked"], told["behind"], told["keys"]) == (1, 0, ["list"])
 
 
-async def test_a_store_of_mode_full_is_named(bench: Bench) -> None:
+async def test_a_worker_of_a_store_of_mode_full_that_is_halted_is_missing(bench: Bench) -> None:
     await bench.create(mode=Mode.FULL)
     await bench.fill(3)
     await bench.worker("a")
-    found = await top(bench)
-    assert [each["partitions"] for each in found["workers"].values()] == [PARTITIONS]
-    assert found["fleet"]["full"] == [bench.store]
+    with bench.process("halted") as process:
+        async with asyncio.timeout(PATIENCE_S):
+            while len((found := await top(bench))["workers"]) < 2:
+                pass
+        assert [each["partitions"] for each in found["workers"].values()] == [PARTITIONS] * 2
+        process.pause()
+        found = await top(bench)
+        assert not found["fleet"]["whole"]
+        assert process.worker_id in found["fleet"]["missing"][0]
 
 
 def test_without_a_config_service_nothing_is_shown_as_whole(cli: Cli) -> None:

@@ -63,7 +63,7 @@ class Case:
         if self.bus_problem:
             return None
         settings = StoreSettings(partition_count=8, mode=self.mode)
-        members = () if self.mode is Mode.FULL else self.members
+        members = self.members
         owners = [None] * 8 if self.owner is None or self.mode is Mode.FULL else [self.owner] * 8
         topology = Topology(
             "s",
@@ -287,8 +287,22 @@ CASES = {
     ),
     "full, nobody": Case(
         Place.OWNER,
-        "no worker answers (in mode FULL none is registered): see whether one runs and is not halted",
+        "no worker answers: see whether one runs and is not halted",
         reports={"looks": _report({"owned": True}, kind=WorkerKind.OBSERVER)},
+        members=(),
+        mode=Mode.FULL,
+    ),
+    "full, one silent": Case(
+        Place.WORKER,
+        "w-2, which has every partition, does not answer: see whether process 4711 on host host-1 is halted, or cut "
+        "off from NATS",
+        mode=Mode.FULL,
+    ),
+    "full, all silent": Case(
+        Place.WORKER,
+        "w-1, which has every partition, does not answer: see whether process 4711 on host host-1 is halted, or cut "
+        "off from NATS",
+        reports={},
         mode=Mode.FULL,
     ),
 }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ringcast.fleet import FleetReader, KeyLag, WorkerLag
 from ringcast_client import ConfigServiceClient
-from ringcast_wire import Mode, NodePhase, RingcastError
+from ringcast_wire import NodePhase, RingcastError
 from ringcast_wire.reports import WorkerKind, WorkerReport
 
 from ringcast_cli._client import service_client
@@ -69,13 +69,12 @@ class FleetWorker:
 @dataclass(frozen=True, slots=True)
 class FleetLook:
     """All workers that were heard or should have been. ``missing``: sentences that say why this is not the whole fleet;
-    empty: it is, as far as workers register. ``full``: stores of mode FULL, whose workers do not."""
+    empty: it is."""
 
     workers: tuple[FleetWorker, ...] = ()
     missing: tuple[str, ...] = ()
     unowned: Mapping[str, int] = field(default_factory=dict)
     """Partitions that no worker that answered owns, by ``store/key``; only keys that have some."""
-    full: tuple[str, ...] = ()
 
 
 class Fleet:
@@ -119,7 +118,6 @@ class Fleet:
             tuple(sorted(self._workers(lags), key=_worst_first)),
             tuple(missing),
             {f"{lag.store}/{lag.key}": len(lag.unowned) for lag in lags if lag.unowned},
-            tuple(sorted({lag.store for lag in lags if lag.settings.mode is Mode.FULL})),
         )
 
     async def run(self, every_s: float) -> None:
@@ -346,7 +344,6 @@ def fleet_document(look: FleetLook) -> dict[str, Any]:
         "whole": not look.missing,
         "missing": look.missing,
         "unowned": look.unowned,
-        "full": look.full,
     }
 
 
@@ -368,6 +365,4 @@ def fleet_warnings(look: FleetLook) -> list[str]:
         some = [f"{place} ({count})" for place, count in list(look.unowned.items())[:_SHOWN]]
         more = f" and of {len(look.unowned) - _SHOWN} more keys" if len(look.unowned) > _SHOWN else ""
         found.append(f"no worker that answered owns partitions of {', '.join(some)}{more}")
-    if look.full:
-        found.append(f"{', '.join(look.full)}: mode FULL, in which a worker that does not answer is not seen")
     return found

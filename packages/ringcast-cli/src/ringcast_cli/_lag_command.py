@@ -36,9 +36,8 @@ def lag(context: click.Context, store: str, key: str | None, watch: bool, every:
     """Show how far each worker is with KEY, or with every key of STORE, and who does not answer.
 
     Each worker is asked. `behind` counts the revisions that it has not applied yet, `oldest` the age of the oldest
-    event that waits there. A worker that does not answer is listed as well; in mode FULL none is registered, so one
-    that does not answer is not seen. Without KEY the config service says which keys there are. With --json one document
-    a key.
+    event that waits there. A worker that does not answer is listed as well. Without KEY the config service says which
+    keys there are. With --json one document a key.
     """
     asyncio.run(_lag(settings_of(context), store, key, every if watch else None, patience))
 

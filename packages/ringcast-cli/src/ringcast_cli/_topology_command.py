@@ -60,8 +60,8 @@ def _print(topology: Topology, partitions: bool) -> None:
         f"{owned} of {settings.partition_count} partitions owned"
     )
     if settings.mode is Mode.FULL:
-        click.echo("every worker holds every partition; none is registered")
-    elif not topology.members:
+        click.echo("every worker holds every partition")
+    if not topology.members:
         click.echo("no workers")
     else:
         rows = [_row(member, settings.partition_count) for member in topology.members]

@@ -92,6 +92,8 @@ def conclude(facts: RowFacts) -> Conclusion:
         return Conclusion(Place.PUBLISH, f"{_what(stored)} is not published: {_unpublished(answers)}")
     if not found:
         return _without_holder(facts, answers)
+    if stuck is None and answers.topology.settings.mode is Mode.FULL and answers.round.silent:
+        return _silent(answers, answers.round.silent[0], "which has every partition")
     return stuck or _applied(facts, stored, answers, holders)
 
 
@@ -101,7 +103,7 @@ def concerned(answers: RowAnswers) -> tuple[str, ...]:
     owner = _owner(answers)
     told = {name for name, report in reports.items() if (row := report.row) is not None and (row.owned or row.state)}
     full = answers.topology.settings.mode is Mode.FULL
-    others = {*answers.round.unreadable, *(reports if full else ())}
+    others = {*answers.round.unreadable, *((*reports, *answers.round.silent) if full else ())}
     return tuple(sorted({*told, *others, *([owner] if owner is not None else [])}))
 
 
@@ -216,8 +218,9 @@ def _without_holder(facts: RowFacts, answers: RowAnswers) -> Conclusion:
     if topology.settings.mode is Mode.FULL:
         if unreadable := sorted(answers.round.unreadable):
             return _unreadable(answers, unreadable[0])
-        sentence = "no worker answers (in mode FULL none is registered): see whether one runs and is not halted"
-        return Conclusion(Place.OWNER, sentence)
+        if answers.round.silent:
+            return _silent(answers, answers.round.silent[0], "which has every partition")
+        return Conclusion(Place.OWNER, "no worker answers: see whether one runs and is not halted")
     owner = _owner(answers)
     if owner is None:
         joining = [member.worker_id for member in topology.members if member.alive]
@@ -233,9 +236,14 @@ def _without_holder(facts: RowFacts, answers: RowAnswers) -> Conclusion:
     if member is None or not member.alive:
         todo = "another one gets the partition once that is proved"
         return Conclusion(Place.OWNER, f"the lease of {owner}, which owns partition {number}, has ended: {todo}", owner)
+    return _silent(answers, owner, f"which owns partition {number}")
+
+
+def _silent(answers: RowAnswers, worker_id: str, what: str) -> Conclusion:
+    member = next(each for each in answers.topology.members if each.worker_id == worker_id)
     process = f"process {member.pid} on host {member.host}" if member.pid is not None else "its process"
     todo = f"see whether {process} is halted, or cut off from NATS"
-    return Conclusion(Place.WORKER, f"{owner}, which owns partition {number}, does not answer: {todo}", owner)
+    return Conclusion(Place.WORKER, f"{worker_id}, {what}, does not answer: {todo}", worker_id)
 
 
 def _unreadable(answers: RowAnswers, worker_id: str) -> Conclusion:

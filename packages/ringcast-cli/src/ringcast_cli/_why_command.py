@@ -36,7 +36,7 @@ def why(context: click.Context, store: str, key: str, row_id: str, patience: flo
 
     The config service says what is stored, NATS what is published, and each worker what it has heard of, applied, and
     not taken. The last line names the place where the row is stuck, and what to do next. Config service or NATS may be
-    away. In mode FULL no worker is registered, so one that does not answer is not seen.
+    away.
     """
     config = settings_of(context)
     facts = asyncio.run(_facts(config, store, key, row_id, patience))

@@ -34,7 +34,6 @@ MAX_MESSAGES: Final = 64
 """Messages of one worker in one round: the chunks of its report."""
 MAX_ROUND_BYTES: Final = 32 * MIB
 """Bytes of all answers of one round."""
-_QUIET_S: Final = 0.25
 _Taken: TypeAlias = Callable[["ReportMessage"], Awaitable[None]]
 _Place: TypeAlias = tuple[str, str, str, tuple[int, ...]]
 """What is asked: store, key, row and ranges."""
@@ -93,18 +92,15 @@ class ReportAsker:
         self,
         store: str,
         key: str,
-        expected: Collection[str] | None,
+        expected: Collection[str],
         *,
         row_id: str = "",
         ranges: Sequence[int] = (),
         timeout_s: float = 2.0,
-        quiet_s: float = _QUIET_S,
     ) -> ReportRound:
         """Returns once all ``expected`` workers have answered, at the latest after ``timeout_s``.
 
-        ``expected=None``: it is not known which workers there are, as in mode FULL. Then it returns once no answer has
-        come for ``quiet_s``. ``row_id``: what each knows of this row is in its report. ``ranges``: as of
-        :class:`ReportRequest`.
+        ``row_id``: what each knows of this row is in its report. ``ranges``: as of :class:`ReportRequest`.
 
         An answer is never older than ``JOIN_WITHIN_S`` before the call. Errors of the bus are raised as they are.
 
@@ -124,11 +120,8 @@ class ReportAsker:
         waiter = current.wait_for(expected)
         try:
             await self._begin(current, place)
-            while not waiter.done.is_set():
-                until = due if expected is not None else min(due, current.last + quiet_s)
-                if loop.time() >= until:
-                    break
-                await event_before(waiter.done, until)
+            while not waiter.done.is_set() and loop.time() < due:
+                await event_before(waiter.done, due)
             if current.failure is not None:
                 raise current.failure
             silent = tuple(sorted(waiter.missing))
@@ -173,8 +166,6 @@ class ReportAsker:
 @dataclass(eq=False, slots=True)
 class _Waiter:
     missing: set[str]
-    is_open: bool
-    """Whether more may answer than are expected."""
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -183,7 +174,7 @@ class _Round:
 
     def __init__(self, began: float) -> None:
         self.id = secrets.token_hex(8)
-        self.began = self.last = began
+        self.began = began
         self.is_begun = False
         self.failure: BaseException | None = None
         self.subscription: ReportSubscription | None = None
@@ -195,12 +186,12 @@ class _Round:
         self._messages: dict[str, int] = {}
         self._bytes = 0
 
-    def wait_for(self, expected: Collection[str] | None) -> _Waiter:
+    def wait_for(self, expected: Collection[str]) -> _Waiter:
         """Those of ``expected`` whose answer is still to come are waited for."""
-        missing = set(expected or ()) - self.reports.keys() - self.unreadable.keys()
-        waiter = _Waiter(missing, expected is None)
+        missing = set(expected) - self.reports.keys() - self.unreadable.keys()
+        waiter = _Waiter(missing)
         self.waiters.add(waiter)
-        if not missing and expected is not None:
+        if not missing:
             waiter.done.set()
         return waiter
 
@@ -253,8 +244,7 @@ class _Round:
 
     def _answered(self, worker_id: str) -> None:
         self._parts.pop(worker_id, None)
-        self.last = asyncio.get_running_loop().time()
         for waiter in self.waiters:
             waiter.missing.discard(worker_id)
-            if not waiter.missing and not waiter.is_open:
+            if not waiter.missing:
                 waiter.done.set()

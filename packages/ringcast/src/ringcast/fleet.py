@@ -50,7 +50,7 @@ class WorkerLag:
     host: str | None = None
     pid: int | None = None
     phase: NodePhase | None = None
-    """``None`` for one that is not registered: in mode FULL, or an observer."""
+    """``None`` for one that is not registered: an observer."""
     kind: WorkerKind | None = None
     build: str = ""
     partitions: int = 0
@@ -208,12 +208,8 @@ class FleetReader:
     async def _ask(self, topology: Topology, *, row_id: str = "", patience_s: float) -> ReportRound:
         if not 0 < patience_s <= 3_600:
             raise InvalidInputError(f"patience {patience_s:g} is out of range: up to 3600 s", field="patience")
-        expected = None
-        if topology.settings.mode is Mode.PARTITIONED:
-            expected = [member.worker_id for member in topology.members if member.alive]
-        return await self._asker.ask(
-            topology.store, topology.key, expected, row_id=row_id, timeout_s=patience_s, quiet_s=min(0.25, patience_s)
-        )
+        expected = [member.worker_id for member in topology.members if member.alive]
+        return await self._asker.ask(topology.store, topology.key, expected, row_id=row_id, timeout_s=patience_s)
 
     async def _heads(self, topology: Topology) -> HeadsReply | None:
         """The revisions that there are; ``None`` if no config service says so."""

@@ -7,8 +7,8 @@ exclusive ownership it is what the table of the key says.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ringcast_wire import (
@@ -44,7 +44,7 @@ class Member:
     """A worker that is registered for a config key. It owns partitions only while it is ``alive``.
 
     ``phase``: one that joins owns none yet, and one that leaves goes on serving until others take over. ``slot`` is
-    ``None`` in a store of exclusive ownership, which has none.
+    ``None`` in a store of exclusive ownership and in mode FULL, which have none. In mode FULL each has all partitions.
     """
 
     worker_id: str
@@ -158,7 +158,7 @@ async def read_topology(
     """Reads the owners of the partitions of ``key``. A key that has rows and no workers has no members and no owners.
 
     ``servers`` are NATS URLs; ``None``: the environment variable RINGCAST_SERVERS, or nats://127.0.0.1:4222. In mode
-    FULL every worker owns everything and none is registered, so there are no members.
+    FULL every worker has everything, and no partition has an owner.
 
     Raises:
         UnknownStoreError: there is no such store.
@@ -296,7 +296,11 @@ def _topology(read: _Buckets, store: str, key: str) -> Topology:
         record = membership.nodes.get(name, NodeRecord) if head == key and "." not in worker_id else None
         if record is not None:
             lease = membership.leases.get(record.lease, LeaseRecord)
-            members.append(_member(worker_id, record, lease, owned.get(worker_id, [])))
+            if settings.mode is Mode.FULL:
+                everything = range(settings.partition_count) if lease is not None else ()
+                members.append(replace(_member(worker_id, record, lease, everything), slot=None))
+            else:
+                members.append(_member(worker_id, record, lease, owned.get(worker_id, [])))
     shadow = _shadow(step, migrating, members, read.signs) if step is not None and migrating is not None else None
     return Topology(store, key, settings, tuple(members), owner_of, shadow=shadow)
 
@@ -389,7 +393,7 @@ def _worker(session: Session | None) -> str | None:
     return session.worker_id if session is not None else None
 
 
-def _member(worker_id: str, record: NodeRecord, lease: LeaseRecord | None, partitions: list[int]) -> Member:
+def _member(worker_id: str, record: NodeRecord, lease: LeaseRecord | None, partitions: Iterable[int]) -> Member:
     return Member(
         worker_id=worker_id,
         slot=record.slot,

@@ -53,7 +53,7 @@ class Proofs:
         self._stores = repository.stores
         self._releases: ReleaseRepository = repository.releases
         self._instance_id = instance_id
-        self._asker = ReportAsker(nc)
+        self._nc = nc
         self._tries: dict[tuple[str, int], asyncio.Task[Proof]] = {}
         self._revisions: dict[tuple[str, int], tuple[float, list[KeyRevisions]]] = {}
 
@@ -149,7 +149,9 @@ class Proofs:
         with nats_calls("NATS does not carry questions to workers"):
             ranges = [part for each, (first, last) in sorted(key.ranges.items()) for part in (each, first, last)]
             expected = list(before.living)
-            found = await self._asker.ask(store.name, key.key, expected, ranges=ranges, timeout_s=PATIENCE_S)
+            # An asker of its own: no answer that was given before the registrations were read.
+            asker = ReportAsker(self._nc)
+            found = await asker.ask(store.name, key.key, expected, ranges=ranges, timeout_s=PATIENCE_S)
         after = await read_fleet(self._js, store, key.key)
         refused = await self._versions(store.name, number, key.key, found)
         everybody = store.settings_now.mode is Mode.FULL

@@ -18,6 +18,7 @@ from ringcast._common.config import WorkerConfig
 from ringcast._common.process import Process
 from ringcast._common.stats import Stats
 from ringcast._coordination.agent_lease import AgentLease
+from ringcast._coordination.full_records import FullRecords
 from ringcast._coordination.lease import LeaseSource
 from ringcast._coordination.migrating import MigratingStore
 from ringcast._coordination.migrating_peers import MigratingPeers
@@ -82,6 +83,9 @@ class JoinedWorker:
         self._migrating: MigratingStore | None = None
         self.coordinator = self._coordinator()
         self.participation.coordinator = self.coordinator
+        self._full_records: FullRecords | None = None
+        if settings.mode is Mode.FULL and not config.observe:
+            self._full_records = FullRecords(bus, config, lease, context.process.incarnation, log)
         self.store_check = StoreCheck(bus, config.store, settings, log, observes=config.observe)
 
     def _coordinator(self) -> Coordinator | None:
@@ -206,6 +210,8 @@ class JoinedWorker:
         else:
             for session in sessions.values():
                 session.ownership.assign(frozenset(range(settings.partition_count)))
+        if self._full_records is not None:
+            tasks.keep("is registered", self._full_records.run)
         tasks.spawn(self._report_start(started))
 
     async def _report_start(self, started: asyncio.Event) -> None:
@@ -259,6 +265,8 @@ class JoinedWorker:
         if self.lease.held:
             if self.coordinator is not None:
                 await self._release(self.coordinator.leave)
+            if self._full_records is not None:
+                await self._release(self._full_records.leave)
             await self._release(self.lease.revoke)
             await self._release(self.consumers.release)
         self.lease.detach()

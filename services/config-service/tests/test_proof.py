@@ -21,8 +21,8 @@ IDS: Final = ("a", "b", "c")
 CONDITIONS: Final = {
     "a worker that comes, goes or starts again": r"worker \w has come, gone or started again",
     "a lease that begins or ends": r"the lease of worker \w has begun or ended",
-    "a lease of another process": r"the lease of worker \w is another process's",
-    "another table": r"the table of owners has changed",
+    "a lease of another process": r"the lease of worker \w is another process's by now",
+    "a lease of the registered process": r"the lease of worker \w is another process's$",
     "an answer of each": r"worker \w does not answer",
     "an answer of the registered process": r"another process than the registered one",
     "partitions of one that is not registered": r"worker \w has partitions and is not registered",
@@ -105,6 +105,8 @@ class World:
             self.happen()
         if self.random.random() < 0.8:
             self.settle()
+        while self.random.random() < 0.3:
+            self.happen()
 
     # ---- what may happen
 
@@ -147,6 +149,7 @@ class World:
         """A process begins: its lease first, then its record. The one before may still run."""
         self.born += 1
         process = Process(worker_id, f"i{self.born}", self.history, is_old=self.random.random() < 0.03)
+        process.hears = self.random.random() < 0.9  # else a moment later
         self.processes.append(process)
         self.leases[worker_id] = process.incarnation
         if self.random.random() < 0.8:
@@ -177,9 +180,10 @@ class World:
                 self.register(process)
 
     def plan(self) -> None:
-        """The leader writes a table, in a store that has one."""
+        """The leader writes a table, in a store that has one: it names processes."""
         if self.exclusive and (members := self.members()):
-            self.table = self.table[0] + 1, self.owners(members)
+            owners = tuple(self.records[worker_id].incarnation for worker_id in self.owners(members))
+            self.table = self.table[0] + 1, owners
 
     def restore(self) -> None:
         """The database goes back to an earlier state, from before the release, which is published again."""
@@ -193,7 +197,8 @@ class World:
             process.history, process.applied = self.history, {}
         epoch, owners = self.table if self.exclusive else (0, self.owners(self.members()))
         process.assignment = f"epoch {epoch}" if self.exclusive else "/".join(owners)
-        owned = {number for number, owner in enumerate(owners) if owner == process.worker_id}
+        name = process.incarnation if self.exclusive else process.worker_id
+        owned = {number for number, owner in enumerate(owners) if owner == name}
         if process.is_old and not owned:
             process.assignment = process.assignment if self.random.random() < 0.5 else ""
         for number in process.applied.keys() - owned:

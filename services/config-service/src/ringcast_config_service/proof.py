@@ -132,8 +132,10 @@ def _fleet(wanted: Wanted, before: Fleet, after: Fleet) -> Iterator[Lack]:
             yield Lack(wanted.key, f"the lease of worker {name} has begun or ended meanwhile", name)
         elif before.leases.get(lease) != after.leases.get(lease):
             yield Lack(wanted.key, f"the lease of worker {name} is another process's by now", name)
-    if before.table != after.table:
-        yield Lack(wanted.key, f"the table of owners has changed meanwhile, from {before.table} to {after.table}")
+    for name, worker in living.items():
+        # A host's lease has a second part in its name, and is the agent's.
+        if "." not in worker.lease and worker.incarnation not in ("", before.leases[worker.lease]):
+            yield Lack(wanted.key, f"the lease of worker {name} is another process's", name)
 
 
 def _answers(wanted: Wanted, before: Fleet, found: ReportRound) -> Iterator[Lack]:

@@ -186,7 +186,8 @@ async def test_what_is_too_much_is_counted(fleet: Fleet) -> None:
             await fleet.nc.publish(subject, data, headers={names.HEADER_CHUNK: header})
 
         good = next(split_chunks(wire.encode_report(report(round_id)), 65_536))
-        first, *rest = split_chunks(wire.encode_report(report(round_id)), 32)
+        large = report(round_id, range(4_096), applied=[2**62] * 4_096)
+        first, *rest = split_chunks(wire.encode_report(large), 8_192)
         await say("slow", first.header, first.data)
         await say("twice", good.header, good.data)
         await say("twice", good.header, good.data)

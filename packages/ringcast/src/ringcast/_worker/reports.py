@@ -101,6 +101,7 @@ class Reports:
         last = poison.failures.last
         observes = self._kind is WorkerKind.OBSERVER
         refused, forgotten = poison.refused(ranges_of(request)) if request.ranges else ([], 0)
+        refused = [each for each in refused if not _is_overwritten(machine.partitions.get(each.partition), each)]
         return WorkerReport(
             WIRE_VERSION,
             request.round_id,
@@ -180,6 +181,12 @@ class _Allowance:
             return False
         self._left -= 1.0
         return True
+
+
+def _is_overwritten(part: Partition | None, failure: Failure) -> bool:
+    """Whether the row has a newer version by now: then the handler has, or will have, that in its place."""
+    row = part.rows.get(failure.row_id) if part is not None else None
+    return row is not None and row.version > failure.version
 
 
 def _refusal(failure: Failure) -> Refusal:

@@ -65,6 +65,8 @@ REQUESTS: dict[str, Any] = {
     "PublishRelease": pb.ChangeReleaseRequest(store="s", number=1),
     "UndoRelease": pb.ChangeReleaseRequest(store="s", number=1),
     "DropRelease": pb.ChangeReleaseRequest(store="s", number=1),
+    "ProveRelease": pb.ProveReleaseRequest(store="s", number=1),
+    "GetReleaseCertificate": pb.GetReleaseRequest(store="s", number=1),
     "Get": pb.GetRequest(store="s", key="k", row_ids=["a"]),
     "List": pb.ListRequest(store="s", key="k"),
     "History": pb.HistoryRequest(store="s", key="k"),

@@ -37,15 +37,8 @@ if TYPE_CHECKING:
         StorePolicyInfo,
         WhoAmI,
     )
-    from ringcast_client._releases import (
-        ReleaseCertificate,
-        ReleaseInfo,
-        ReleaseKeyInfo,
-        ReleaseLack,
-        ReleaseProof,
-        ReleaseRowInfo,
-        StagedRelease,
-    )
+    from ringcast_client._release_proofs import ReleaseCertificate, ReleaseLack, ReleaseProof
+    from ringcast_client._releases import ReleaseInfo, ReleaseKeyInfo, ReleaseRowInfo, StagedRelease
     from ringcast_client._reseal import ResealResult
     from ringcast_client._status import JetStreamStatus, ServiceStatus, StreamStatus
     from ringcast_client._sync import (
@@ -127,11 +120,11 @@ _HOMES = {
     "OnInvalid": "_records",
     "PutResult": "_records",
     "RejectedRow": "_records",
-    "ReleaseCertificate": "_releases",
+    "ReleaseCertificate": "_release_proofs",
     "ReleaseInfo": "_releases",
     "ReleaseKeyInfo": "_releases",
-    "ReleaseLack": "_releases",
-    "ReleaseProof": "_releases",
+    "ReleaseLack": "_release_proofs",
+    "ReleaseProof": "_release_proofs",
     "ReleaseRowInfo": "_releases",
     "ReplayOutcome": "_dead_letters",
     "ReplayResult": "_dead_letters",

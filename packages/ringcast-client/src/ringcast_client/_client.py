@@ -50,6 +50,7 @@ from ringcast_client._records import (
     revision_record,
     row_record,
 )
+from ringcast_client._release_proofs import ProofCalls
 from ringcast_client._releases import ReleaseCalls
 from ringcast_client._requested_waits import patience
 from ringcast_client._reseal import Reseal, ResealResult
@@ -74,7 +75,9 @@ MAX_IN_FLIGHT: Final = 64
 RowList = list[RowRecord]
 
 
-class ConfigServiceClient(AuditCalls, DeadLetterCalls, PrincipalCalls, ReleaseCalls, StatusCalls, StoreCalls):
+class ConfigServiceClient(
+    AuditCalls, DeadLetterCalls, PrincipalCalls, ReleaseCalls, ProofCalls, StatusCalls, StoreCalls
+):
     """Talks to the config service over gRPC.
 
     The constructor connects to nothing; use it as ``async with ConfigServiceClient(address) as client``. Every method

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from ringcast_wire import (
-    CertifiedWorker,
     InvalidInputError,
-    KeyCertificate,
-    LimitExceededError,
     ReleaseOutcome,
     ReleaseState,
     RingcastError,
@@ -25,7 +21,6 @@ from ringcast_wire import (
 )
 from ringcast_wire.grpc import RELEASE_OUTCOMES, RELEASE_STATES, pb
 from ringcast_wire.key_ring import KeyRing, ListKeys
-from ringcast_wire.reports import WorkerKind
 
 from ringcast_client._calls import Calls
 from ringcast_client._input import check_range, check_why, where
@@ -49,7 +44,6 @@ _ATTEMPTS: Final = 5
 _FIRST_PAUSE_S: Final = 0.2
 _POLL_S: Final = 0.05
 _MAX_POLL_S: Final = 0.5
-_MAX_TRY_S: Final = 1.0
 _UNDER_WAY: Final = frozenset({ReleaseState.PUBLISHING, ReleaseState.UNDOING})
 _STATES: Final = {number: state for state, number in RELEASE_STATES.items()}
 _OUTCOMES: Final = {number: outcome for outcome, number in RELEASE_OUTCOMES.items()}
@@ -128,35 +122,6 @@ class ReleaseRowInfo:
         if self.outcome is ReleaseOutcome.PUBLISHED:
             return self.found_version != (0 if self.value is None else self.version)
         return self.outcome in {ReleaseOutcome.SKIPPED, ReleaseOutcome.KEPT}
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseLack:
-    """Why a release is not proven yet. ``key``, ``worker_id`` and ``row_id`` are empty where it is about none."""
-
-    key: str
-    sentence: str
-    worker_id: str = ""
-    row_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseCertificate:
-    """What proves that the workers have applied a release, by key. ``proven_by``: an instance of the config service."""
-
-    proven_at_ms: int
-    proven_by: str
-    keys: tuple[KeyCertificate, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseProof:
-    """What came of asking the workers once. Without a ``certificate``: why, and how much more of that there is."""
-
-    release: ReleaseInfo
-    certificate: ReleaseCertificate | None
-    lacks: tuple[ReleaseLack, ...]
-    more_lacks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +204,7 @@ class ReleaseCalls:
             request.limit = min(left, limits.MAX_RELEASE_PAGE)
             reply = await self._calls.unary(self._calls.rpc.ListReleases, request)
             for release in reply.releases:
-                yield _info(release)
+                yield release_info(release)
             if len(reply.releases) < request.limit:
                 return
             before = reply.releases[-1].number
@@ -251,8 +216,8 @@ class ReleaseCalls:
         Raises:
             InvalidInputError: the store has no release of that number.
         """
-        request = pb.GetReleaseRequest(store=names.check_name("store", store), number=_number(number))
-        return _info(await self._calls.unary(self._calls.rpc.GetRelease, request))
+        request = pb.GetReleaseRequest(store=names.check_name("store", store), number=release_number(number))
+        return release_info(await self._calls.unary(self._calls.rpc.GetRelease, request))
 
     async def release_rows(
         self, store: str, number: int, *, conflicts_only: bool = False
@@ -262,7 +227,7 @@ class ReleaseCalls:
         Values that can't be opened with the key ring stay sealed.
         """
         request = pb.ListReleaseRowsRequest(
-            store=names.check_name("store", store), number=_number(number), conflicts_only=conflicts_only
+            store=names.check_name("store", store), number=release_number(number), conflicts_only=conflicts_only
         )
         while True:
             reply = await self._calls.unary(self._calls.rpc.ListReleaseRows, request)
@@ -278,8 +243,8 @@ class ReleaseCalls:
         Raises:
             ConditionFailedError: a row has been written since it was staged; or it is not staged. Nothing is published.
         """
-        request = pb.ChangeReleaseRequest(store=store, number=_number(number), reason=check_why(reason))
-        return _info(await self._again(self._calls.rpc.PublishRelease, request))
+        request = pb.ChangeReleaseRequest(store=store, number=release_number(number), reason=check_why(reason))
+        return release_info(await self._again(self._calls.rpc.PublishRelease, request))
 
     async def undo_release(self, store: str, number: int, *, reason: str | None = None) -> ReleaseInfo:
         """Begins to write back what the rows were before a release; one that others have written since stays.
@@ -287,8 +252,8 @@ class ReleaseCalls:
         Raises:
             ConditionFailedError: it is not published, or what it replaced is not kept any more.
         """
-        request = pb.ChangeReleaseRequest(store=store, number=_number(number), reason=check_why(reason))
-        return _info(await self._again(self._calls.rpc.UndoRelease, request))
+        request = pb.ChangeReleaseRequest(store=store, number=release_number(number), reason=check_why(reason))
+        return release_info(await self._again(self._calls.rpc.UndoRelease, request))
 
     async def drop_release(self, store: str, number: int, *, reason: str | None = None) -> ReleaseInfo:
         """Drops a release that is not published.
@@ -296,67 +261,8 @@ class ReleaseCalls:
         Raises:
             ConditionFailedError: it is published, or being published.
         """
-        request = pb.ChangeReleaseRequest(store=store, number=_number(number), reason=check_why(reason))
-        return _info(await self._again(self._calls.rpc.DropRelease, request))
-
-    async def prove_release(self, store: str, number: int) -> ReleaseProof:
-        """Asks all workers once whether they have applied a release. One that is proven stays so.
-
-        Raises:
-            ConditionFailedError: it was dropped, has expired or is undone; or its rows are removed.
-            UnavailableError: NATS does not answer the config service.
-        """
-        request = pb.ProveReleaseRequest(store=names.check_name("store", store), number=_number(number))
-        reply = await self._calls.unary(self._calls.rpc.ProveRelease, request)
-        certificate = _certificate(reply.certificate) if reply.HasField("certificate") else None
-        lacks = tuple(ReleaseLack(each.key, each.sentence, each.worker_id, each.row_id) for each in reply.lacks)
-        return ReleaseProof(_info(reply.release), certificate, lacks, reply.more_lacks)
-
-    async def release_certificate(self, store: str, number: int) -> ReleaseCertificate:
-        """What proves that the workers have applied a release.
-
-        Raises:
-            ConditionFailedError: it is not proven.
-        """
-        request = pb.GetReleaseRequest(store=names.check_name("store", store), number=_number(number))
-        return _certificate(await self._calls.unary(self._calls.rpc.GetReleaseCertificate, request))
-
-    async def wait_for_release(
-        self,
-        store: str,
-        number: int,
-        *,
-        timeout_s: float | None = None,
-        on_try: Callable[[ReleaseProof], None] = lambda _: None,
-    ) -> ReleaseProof:
-        """Returns once it is proven that every worker has applied a release; or, without a certificate, after
-        ``timeout_s``, with what lacked last. At least one try is made.
-
-        ``docs/releases.md`` says what that proves. Whoever calls may do so before the release is published.
-
-        Raises:
-            ConditionFailedError: it was dropped, has expired or is undone; or its rows are removed.
-            UnavailableError: the config service, or NATS, has not answered up to the end of ``timeout_s``.
-        """
-        due_s = None if timeout_s is None else time.monotonic() + timeout_s
-        pause_s = _POLL_S
-        while True:
-            proof, failure = None, None
-            try:
-                proof = await self.prove_release(store, number)
-            except (UnavailableError, LimitExceededError) as error:
-                failure = error
-            if proof is not None:
-                on_try(proof)
-                if proof.certificate is not None:
-                    return proof
-            if due_s is not None and time.monotonic() + pause_s >= due_s:
-                if proof is not None:
-                    return proof
-                assert failure is not None
-                raise failure
-            await asyncio.sleep(pause_s)
-            pause_s = min(_MAX_TRY_S, 2 * pause_s)
+        request = pb.ChangeReleaseRequest(store=store, number=release_number(number), reason=check_why(reason))
+        return release_info(await self._again(self._calls.rpc.DropRelease, request))
 
     async def follow_release(
         self, store: str, number: int, *, on_progress: Callable[[ReleaseInfo], None] = lambda _: None
@@ -386,7 +292,7 @@ class ReleaseCalls:
                 with suppress(RingcastError):
                     await asyncio.shield(self.drop_release(store, number))
             raise
-        return _info(release)
+        return release_info(release)
 
     async def _again(self, method: object, request: object) -> pb.Release:
         """A call that may be made again: the same once more changes nothing."""
@@ -461,11 +367,13 @@ def _opened(
     return opened, dict(rest or {})
 
 
-def _number(number: int) -> int:
+def release_number(number: int) -> int:
+    """A number that a release may have."""
     return check_range("number", number, 1, 2**63 - 1)
 
 
-def _info(release: pb.Release) -> ReleaseInfo:
+def release_info(release: pb.Release) -> ReleaseInfo:
+    """From the message."""
     return ReleaseInfo(
         release.store,
         release.number,
@@ -487,20 +395,3 @@ def _info(release: pb.Release) -> ReleaseInfo:
         release.proven_at_ms,
         release.proven_by,
     )
-
-
-def _certificate(found: pb.ReleaseCertificate) -> ReleaseCertificate:
-    keys = tuple(
-        KeyCertificate(
-            key.key,
-            key.history_id,
-            tuple(key.spans),
-            tuple(key.revisions),
-            tuple(
-                CertifiedWorker(worker.worker_id, worker.incarnation, WorkerKind(worker.kind), tuple(worker.spans))
-                for worker in key.workers
-            ),
-        )
-        for key in found.keys
-    )
-    return ReleaseCertificate(found.proven_at_ms, found.proven_by, keys)

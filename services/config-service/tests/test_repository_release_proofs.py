@@ -1,0 +1,83 @@
+"""What proves a release, in each database."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+from ringcast_config_service.repository import Authorship, Release, RowWrite, StageBatch, StagedRow
+from ringcast_core import row_partition
+from ringcast_wire import CertifiedWorker, ConditionFailedError, KeyCertificate, check_row
+from ringcast_wire.reports import WorkerKind
+
+Bench = Any  # of conftest.py
+
+BY: Final = Authorship("alice", "new list")
+DAY_MS: Final = 86_400_000
+
+
+def staged(row_id: str, value: str, base: int, key: str = "k") -> StagedRow:
+    size = check_row(row_id, value, None)
+    return StagedRow(key, RowWrite(row_partition(row_id, 8), row_id, value, None, size, base))
+
+
+async def stage(bench: Bench, *rows: StagedRow, stage_id: str = "one") -> Release:
+    release: Release = await bench.repo.releases.stage(bench.store, StageBatch(stage_id, 0, rows, True), BY)
+    return release
+
+
+async def work(bench: Bench, number: int) -> None:
+    """Takes steps until there is nothing to do."""
+    while not (await bench.repo.releases.step("s", number, bench.repo.histories.generation)).done:
+        pass
+
+
+async def test_what_proves_a_release_is_kept_with_it(bench: Bench) -> None:
+    await bench.write({"a": "1"})
+    await stage(bench, staged("a", "2", 1), staged("b", "1", 0), staged("c", "1", 0, key="k2"))
+    releases = bench.repo.releases
+    with pytest.raises(ConditionFailedError, match="can't be proven: no row of it was published"):
+        await releases.revisions("s", 1)
+    await releases.publish("s", 1, DAY_MS, BY)
+    with pytest.raises(ConditionFailedError, match="can't be proven: it is publishing"):
+        await releases.set_proven("s", 1, [], "i1")
+    await work(bench, 1)
+    await bench.write({"a": "3"})
+    found = await releases.revisions("s", 1)
+    by_partition = {row_partition("a", 8): (2, 2), row_partition("b", 8): (1, 1)}
+    assert [(each.key, each.ranges) for each in found] == [("k", by_partition), ("k2", {row_partition("c", 8): (1, 1)})]
+    assert [await releases.version_of("s", 1, "k", row_id) for row_id in ("a", "b", "other")] == [2, 1, 0]
+
+    worker = CertifiedWorker("w", "i", WorkerKind.APPLICATION, (0, 8))
+    keys = [KeyCertificate(each.key, each.history, (1, 1), (2,), (worker,)) for each in found]
+    other = [keys[0], KeyCertificate("k2", "another", (), (), ())]
+    with pytest.raises(ConditionFailedError, match="key 'k2' has another history by now"):
+        await releases.set_proven("s", 1, other, "i1")
+    assert await releases.certificate("s", 1) is None
+    assert (await releases.get("s", 1)).proven_at_ms == 0
+    proven, certificate = await releases.set_proven("s", 1, keys, "i1")
+    assert (certificate.instance, list(certificate.keys)) == ("i1", keys)
+    assert (proven.proven_at_ms, proven.proven_by) == (certificate.proven_at_ms, "i1") != (0, "i1")
+    _, again = await releases.set_proven("s", 1, other, "i2")
+    assert again == certificate == await releases.certificate("s", 1)
+
+    await releases.undo("s", 1, BY)
+    await work(bench, 1)
+    assert (await releases.get("s", 1)).proven_by == "i1", "it was proven before"
+    await bench.repo.releases.publish("s", (await stage(bench, staged("b", "2", 0), stage_id="2")).number, DAY_MS, BY)
+    await work(bench, 2)
+    await releases.undo("s", 2, BY)
+    with pytest.raises(ConditionFailedError, match="can't be proven: it is undoing"):
+        await releases.set_proven("s", 2, [], "i1")
+
+
+async def test_a_release_whose_rows_are_being_removed_can_not_be_proven(bench: Bench) -> None:
+    """What is left of it would prove too little."""
+    await stage(bench, staged("a", "1", 0))
+    await bench.repo.releases.publish("s", 1, DAY_MS, BY)
+    await work(bench, 1)
+    assert await bench.repo.releases.expire(DAY_MS, -1_000) is not None
+    for _ in range(2):
+        with pytest.raises(ConditionFailedError, match="can't be proven: its rows are removed"):
+            await bench.repo.releases.revisions("s", 1)
+        await work(bench, 1)

@@ -15,7 +15,7 @@ class Ending:
     """A client whose release ends in a state, as real servers don't let it end on demand."""
 
     def __init__(self, state: ReleaseState) -> None:
-        counts = {"rows": 4, "bytes": 53, "published": 2, "undone": 2, "skipped": 0}
+        counts: dict[str, Any] = {"rows": 4, "bytes": 53, "published": 2, "undone": 2, "skipped": 0}
         self._release = ReleaseInfo(
             store="s",
             number=1,

@@ -139,7 +139,7 @@ wheels: setup ## Build a wheel of every distribution into dist/
 	@ls dist/*.whl
 
 .PHONY: check-install
-check-install: wheels ## Install every wheel alone, with pip into an empty environment, and import it
+check-install: wheels ## Install every wheel alone into an empty environment, and import it
 	@$(PYTHON) $(CHECKS)/install_alone.py dist
 
 .PHONY: sdists

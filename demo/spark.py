@@ -45,7 +45,7 @@ class Size(NamedTuple):
 @contextmanager
 def spark_session() -> Iterator[SparkSession]:
     """Two cores, and each failed task is tried four times, as on a cluster."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     session = (
         SparkSession.builder.master("local[2,4]")
         .appName("ringcast-demo")

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ringcast_testkit import FRUGAL_JVM, spark_daemon
 
 from demo.spark_lists import BROKEN, changed, real_networks, write_networks
 
@@ -41,9 +42,12 @@ def test_the_spark_demo_keeps_its_promise(tmp_path: Path, spark_home: Path) -> N
     """On a few ranges only; `make demo-spark` takes them all."""
     output = tmp_path / "spark.json"
     words = ["--ranges", str(RANGES), "--changes", "5", "--output", str(output)]
-    # Of so little work, most is the making of fast code: this makes less of it.
-    options = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    environment = {**os.environ, "JDK_JAVA_OPTIONS": options, "SPARK_HOME": str(spark_home)}
+    environment = {
+        **os.environ,
+        "JDK_JAVA_OPTIONS": FRUGAL_JVM,
+        "SPARK_HOME": str(spark_home),
+        "PYSPARK_PYTHON": str(spark_daemon.executable(spark_home)),
+    }
     process = subprocess.Popen(
         [sys.executable, "-m", "demo.spark", *words],
         env=environment,

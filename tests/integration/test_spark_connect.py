@@ -10,7 +10,15 @@ from typing import Any
 
 import grpc
 import pytest
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, ManagedProcess, NatsServer, ReservedPort, spark_daemon
+from ringcast_testkit import (
+    FRUGAL_JVM,
+    PATIENCE_S,
+    ConfigServiceProcess,
+    ManagedProcess,
+    NatsServer,
+    ReservedPort,
+    spark_daemon,
+)
 from ringcast_wire.grpc import ConfigServiceStub, pb
 
 from tests.integration import spark_connect_calls, spark_connect_client
@@ -18,7 +26,7 @@ from tests.integration import spark_connect_calls, spark_connect_client
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.memory": "768m",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": FRUGAL_JVM,
     "spark.sql.shuffle.partitions": "2",
 }
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trustme
 from pyspark_ringcast.pipeline import __main__ as pipeline_main
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, ManagedProcess, NatsServer
+from ringcast_testkit import FRUGAL_JVM, PATIENCE_S, ConfigServiceProcess, ManagedProcess, NatsServer
 from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, pb
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,7 +123,11 @@ def submitted(tmp_path: Path, words: list[str | Path], said: list[str]) -> Manag
     (tmp_path / "conf" / "spark-defaults.conf").write_text(defaults)
     command: list[str | Path] = [sys.executable, ROOT / "infra/spark/standalone.py", "--logs", tmp_path / "logs"]
     command += [str(pipeline_main.__file__), *words]
-    environment = {"SPARK_CONF_DIR": str(tmp_path / "conf"), "RINGCAST_PASSWORD": PASSWORD}
+    environment = {
+        "SPARK_CONF_DIR": str(tmp_path / "conf"),
+        "RINGCAST_PASSWORD": PASSWORD,
+        "JDK_JAVA_OPTIONS": FRUGAL_JVM,
+    }
     return ManagedProcess("spark-pipeline", command, env=environment, take_line=said.append)
 
 

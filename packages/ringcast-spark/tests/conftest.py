@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from ringcast_core import row_partition
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, spark_daemon
+from ringcast_testkit import FRUGAL_JVM, PATIENCE_S, ConfigServiceProcess, NatsServer, spark_daemon
 from ringcast_wire.grpc import ConfigServiceStub, pb
 
 PARTITIONS = 16
@@ -44,8 +44,7 @@ def spark(event_log: Path, spark_home: Path) -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "768m")
-        # The classes of Spark are many and come from a package with hashes: looking at each takes a seventh of all.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xverify:none")
+        .config("spark.driver.extraJavaOptions", FRUGAL_JVM)
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.executorEnv.PYTHONPATH", paths)

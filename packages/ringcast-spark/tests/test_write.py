@@ -12,7 +12,6 @@ import pytest
 import ringcast_core
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 from pyspark_ringcast import partition_count, prepare, with_reasons
 from pyspark_ringcast.pipeline._session import clear_error
 from ringcast_wire import InvalidInputError, LimitExceededError, UnknownStoreError, limits
@@ -157,24 +156,6 @@ def test_prepare_refuses_what_it_can_t_use(store: Store) -> None:
     assert partition_count(store.name, service=store.address) == store.partition_count
     with pytest.raises(UnknownStoreError, match="nowhere"):
         partition_count("nowhere", service=store.address)
-
-
-def test_spark_places_a_million_unicode_ids_as_the_core_does(spark: SparkSession) -> None:
-    """Made in the JVM: up to 24 characters over all planes, surrogates left out, seeded."""
-    count, partitions = 1_000_000, 1_000
-    point = "pmod(xxhash64(id, i), 1112064)"
-    char = f"decode(unhex(lpad(hex({point} + if({point} >= 55296, 2048, 0)), 8, '0')), 'utf-32')"
-    frame = spark.range(count, numPartitions=2).selectExpr(
-        f"array_join(transform(sequence(0, cast(id % 24 as int)), i -> {char}), '') AS row_id"
-    )
-    table = frame.selectExpr("row_id", f"CAST(pmod(xxhash64(row_id), {partitions}) AS INT) AS place").toArrow()
-    assert table.num_rows == count
-    ids = table.column("row_id").combine_chunks()
-    sample = ids.slice(0, 10_000).to_pylist()
-    assert sum(not row_id.isascii() for row_id in sample) > 9_000
-    assert len({len(row_id) for row_id in sample}) == 24
-    ours = pa.array(ringcast_core.row_partitions_arrow(ids, partitions))
-    assert ours.cast(pa.int32()).equals(table.column("place").combine_chunks())
 
 
 # --- Rejected rows ----------------------------------------------------------------------------------------------------

@@ -17,13 +17,14 @@ from ringcast_testkit._process import PATIENCE_S, ManagedProcess, ManagedServer,
 from ringcast_testkit._proxy import TcpProxy
 from ringcast_testkit._readme import run_readme_examples
 from ringcast_testkit._settings import flags_table, settings_table
-from ringcast_testkit._spark import make_spark_home
+from ringcast_testkit._spark import FRUGAL_JVM, make_spark_home
 from ringcast_testkit._standby import PostgresStandby
 from ringcast_testkit._waiting import end_task, until, until_workers
 from ringcast_testkit._warm import WarmProcess, WarmProgram
 from ringcast_testkit._worker import WorkerProcess
 
 __all__ = [
+    "FRUGAL_JVM",
     "PATIENCE_S",
     "AgentProcess",
     "ConfigServiceProcess",

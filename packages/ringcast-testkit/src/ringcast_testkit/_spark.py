@@ -1,9 +1,14 @@
-"""An installation of Spark whose Python workers start fast."""
+"""An installation of Spark that takes little where there is little to do."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
+
+FRUGAL_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xverify:none"
+"""Options of a JVM with little to do. Else most of its work is to make fast code, and to look at each of Spark's many
+classes, which come from a package with hashes."""
 
 
 def make_spark_home(directory: Path) -> Path:

@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import random
-import sys
-from collections.abc import Iterator
-from typing import Any
 
-import pytest
+import pyarrow as pa
 import ringcast_core
+from pyspark.sql import SparkSession
 
 PARTITION_COUNTS = (1, 2, 3, 255, 256, 1000, 4096)
 ROWS = 4000
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local[1]")
-        .appName("conformance")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
 
 
 def drawn_ids(seed: int) -> list[str]:
@@ -46,7 +25,7 @@ def drawn_ids(seed: int) -> list[str]:
     return [one() for _ in range(ROWS - len(longest))] + longest
 
 
-def test_core_agrees_with_spark_on_unicode_ids(spark: Any) -> None:
+def test_core_agrees_with_spark_on_unicode_ids(spark: SparkSession) -> None:
     seed = 20261120
     ids = drawn_ids(seed)
     assert sum(not row_id.isascii() for row_id in ids) > ROWS // 2
@@ -57,3 +36,21 @@ def test_core_agrees_with_spark_on_unicode_ids(spark: Any) -> None:
     for count in PARTITION_COUNTS:
         expected = [row[f"p{count}"] for row in rows]
         assert list(ringcast_core.row_partitions(ids, count)) == expected, f"seed {seed}, {count} partitions"
+
+
+def test_spark_places_a_hundred_thousand_unicode_ids_as_the_core_does(spark: SparkSession) -> None:
+    """Made in the JVM: up to 24 characters over all planes, surrogates left out, seeded."""
+    count, partitions = 100_000, 1_000
+    point = "pmod(xxhash64(id, i), 1112064)"
+    char = f"decode(unhex(lpad(hex({point} + if({point} >= 55296, 2048, 0)), 8, '0')), 'utf-32')"
+    frame = spark.range(count, numPartitions=2).selectExpr(
+        f"array_join(transform(sequence(0, cast(id % 24 as int)), i -> {char}), '') AS row_id"
+    )
+    table = frame.selectExpr("row_id", f"CAST(pmod(xxhash64(row_id), {partitions}) AS INT) AS place").toArrow()
+    assert table.num_rows == count
+    ids = table.column("row_id").combine_chunks()
+    sample = ids.slice(0, 10_000).to_pylist()
+    assert sum(not row_id.isascii() for row_id in sample) > 9_000
+    assert len({len(row_id) for row_id in sample}) == 24
+    ours = pa.array(ringcast_core.row_partitions_arrow(ids, partitions))
+    assert ours.cast(pa.int32()).equals(table.column("place").combine_chunks())

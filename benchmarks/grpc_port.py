@@ -105,7 +105,7 @@ async def measure(connections: int = 2_000, seconds: int = 15) -> Findings:
             "ca": authority.cert_pem.bytes(),
             "cert": cert.cert_chain_pems[0].bytes(),
             "key": cert.private_key_pem.bytes(),
-            "token": TOKEN.encode(),
+            "token": f"{TOKEN}\n".encode(),
         }
         for file, data in files.items():
             (directory / file).write_bytes(data)

@@ -49,7 +49,7 @@ class CalloutNats(InfraNats):
             self.keys = directory / "keys"
             self.keys.mkdir()
             self.token_file = directory / "worker-tokens"
-            self.token_file.touch()
+            self.token_file.write_text("none\n")
             self.tokens: dict[str, str] = {}
             self.options = accounts("--new-keys", str(self.keys)).split()
         else:
@@ -68,7 +68,8 @@ class CalloutNats(InfraNats):
         """Makes a token for an id, or for all with a prefix (``fleet-*``), and adds its line; the token."""
         self.tokens[worker_id] = token = make_token()
         line = worker_token_line(principal or worker_id.replace("*", "all"), token, f"{kind}={worker_id} {scope}")
-        self.token_file.write_text(f"{self.token_file.read_text()}{line}\n")
+        before = self.token_file.read_text().removeprefix("none\n")
+        self.token_file.write_text(f"{before}{line}\n")
         return token
 
     def remove(self, principal: str) -> None:

@@ -56,7 +56,7 @@ def guarded(tmp_path: Path) -> Iterator[Guarded]:
         "ca.pem": authority.cert_pem.bytes(),
         "cert.pem": issued.cert_chain_pems[0].bytes(),
         "key.pem": issued.private_key_pem.bytes(),
-        "token": TOKEN.encode(),
+        "token": f"{TOKEN}\n".encode(),
     }
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)

@@ -227,7 +227,7 @@ def test_tls_and_a_token_by_the_environment(
         "ca": authority.cert_pem.bytes(),
         "cert": issued.cert_chain_pems[0].bytes(),
         "key": issued.private_key_pem.bytes(),
-        "token": b"a-token-of-more-than-sixteen-characters",
+        "token": b"a-token-of-more-than-sixteen-characters\n",
     }
     paths = {name: tmp_path / name for name in files}
     for name, data in files.items():

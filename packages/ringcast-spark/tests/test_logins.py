@@ -58,7 +58,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         "ca": authority.cert_pem.bytes().decode(),
         "cert": issued.cert_chain_pems[0].bytes().decode(),
         "private": issued.private_key_pem.bytes().decode(),
-        "tokens": "\n".join(known),
+        "tokens": "\n".join([*known, ""]),
     }
     for name, text in files.items():
         (directory / name).write_text(text)

@@ -29,7 +29,7 @@ def test_a_new_token_is_found_by_its_line(tmp_path: Path) -> None:
 
 
 def test_a_plain_token_has_a_name_that_does_not_show_it(tmp_path: Path) -> None:
-    (found,) = read(tmp_path, TOKEN)
+    (found,) = read(tmp_path, f"{TOKEN}\n")
     assert found == KnownToken(f"token-{SHA.hex()[:8]}", SHA)
 
 
@@ -42,13 +42,17 @@ def test_a_token_has_one_name_and_one_time(tmp_path: Path) -> None:
             read(tmp_path, f"# deploy\n{line}\n{other}\n")
 
 
-@pytest.mark.parametrize("cut", ["deploy@ci.example.org", "deploy@ci.example.org "])
-def test_a_name_whose_line_was_cut_off_is_no_token(tmp_path: Path, cut: str) -> None:
-    line = token_line("deploy", TOKEN)
-    with pytest.raises(InvalidInputError, match="line 2 is only a token, or a name that was cut off") as refused:
-        read(tmp_path, f"{line}\n{cut}")
-    assert cut not in str(refused.value)
-    assert len(read(tmp_path, f"{line}\n{cut}\n")) == 2, "with its end it is a token"
+@pytest.mark.parametrize("before", ["", token_line("desk", f"{TOKEN}-2") + "\n"])
+def test_a_file_that_is_cut_off_is_refused_wherever_that_is(tmp_path: Path, before: str) -> None:
+    """A name that is left is no token, and a token without its expiry none that never expires."""
+    line = token_line("deploy@ci.example.org", TOKEN, 4_000_000_000) + "\n"
+    for length in range(1, len(line)):
+        with pytest.raises(InvalidInputError) as refused:
+            read(tmp_path, before + line[:length])
+        assert line[:17] not in str(refused.value)
+    with pytest.raises(InvalidInputError, match=r"line . is the last one and may be cut off: end it with a newline if"):
+        read(tmp_path, f"{before}deploy@ci.example.org")
+    assert len(read(tmp_path, before + line)) == 1 + bool(before)
 
 
 def test_an_editor_of_windows_may_have_written_it(tmp_path: Path) -> None:
@@ -58,7 +62,7 @@ def test_an_editor_of_windows_may_have_written_it(tmp_path: Path) -> None:
 
 def test_a_principal_may_have_several_tokens(tmp_path: Path) -> None:
     lines = [token_line("deploy", TOKEN), token_line("deploy", f"{TOKEN}-2"), token_line("audit", f"{TOKEN}-3")]
-    assert [known.principal for known in read(tmp_path, "\n".join(lines))] == ["deploy", "deploy", "audit"]
+    assert [known.principal for known in read(tmp_path, "\n".join([*lines, ""]))] == ["deploy", "deploy", "audit"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ DIGEST = f"sha256:{'0' * 64}"
 
 def written(directory: Path, *lines: str) -> str:
     path = directory / "tokens"
-    path.write_text("\n".join(lines))
+    path.write_text("".join(f"{line}\n" for line in lines))
     return str(path)
 
 
@@ -93,8 +93,33 @@ def test_two_names_may_not_allow_one_id(tmp_path: Path, first: str, second: str,
     assert len(read_worker_tokens(written(tmp_path, f"one {DIGEST} {first} s/k", f"one {DIGEST} {second} s/k"))) == 2
 
 
-def test_a_file_may_be_empty_and_may_not_be_large(tmp_path: Path) -> None:
-    assert read_worker_tokens(written(tmp_path, "# none")) == []
+@pytest.mark.parametrize("text", ["", "\n", "# fleets", "# fleets\n"])
+def test_an_empty_file_withdraws_nothing(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(text)
+    with pytest.raises(InvalidInputError, match="it holds no token; a file that is to have none says none"):
+        read_worker_tokens(str(path))
+    path.write_text(f"{text.strip()}\nnone\n")
+    assert read_worker_tokens(str(path)) == []
+    path.write_text(f"none\nw {DIGEST} worker=w s/k\n")
+    with pytest.raises(InvalidInputError, match="line 1: it is not NAME"):
+        read_worker_tokens(str(path))
+
+
+def test_a_file_that_is_cut_off_is_refused_wherever_that_is(tmp_path: Path) -> None:
+    """But at the end of a line, which nothing shows."""
+    whole = f"w {DIGEST} worker=w-* s/key,another t/key\nx {DIGEST[:-1]}1 worker=x s/key\n"
+    path = tmp_path / "tokens"
+    for length in range(len(whole)):
+        path.write_text(whole[:length])
+        if whole[:length].endswith("\n"):
+            assert len(read_worker_tokens(str(path))) == 1
+        else:
+            with pytest.raises(InvalidInputError):
+                read_worker_tokens(str(path))
+
+
+def test_a_file_may_not_be_large(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="is larger than 1048576 bytes"):
         read_worker_tokens(written(tmp_path, "#" * (MAX_FILE_BYTES + 1)))
     with pytest.raises(InvalidInputError, match="can't be read"):

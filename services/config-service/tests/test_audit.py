@@ -34,7 +34,7 @@ def token_of(name: str) -> str:
     return f"the-token-of-{name}-which-is-long"
 
 
-TOKENS = "\n".join(token_line(name, token_of(name)) for name in CALLERS).encode()
+TOKENS = "".join(f"{token_line(name, token_of(name))}\n" for name in CALLERS).encode()
 
 
 class Service:
@@ -285,7 +285,7 @@ async def test_a_revoked_token_is_refused_at_once(service: Service, keys: Keys) 
         "digests": [digest(token_of("deploy")).hex()[:16]],
     }
     # Another token of the principal counts.
-    keys.write("named", b"\n".join([TOKENS, token_line("deploy", token_of("deploy") + "-2").encode()]))
+    keys.write("named", TOKENS + token_line("deploy", token_of("deploy") + "-2").encode() + b"\n")
     login = ServiceLogin(tls_ca_file=keys.ca, token_file=keys.write("of-2", (token_of("deploy") + "-2").encode()))
     async with login.aio_channel(service.running.app.grpc_address, ()) as channel:
         await ConfigServiceStub(channel).Put(PUT)

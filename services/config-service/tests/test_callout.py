@@ -132,8 +132,9 @@ def test_an_answer_names_server_user_account_and_end() -> None:
 
 
 def test_settings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
-    tokens, issuer, wrong = (tmp_path / name for name in ("tokens", "issuer", "wrong"))
-    tokens.touch()
+    tokens, issuer, wrong, empty = (tmp_path / name for name in ("tokens", "issuer", "wrong", "empty"))
+    tokens.write_text("none\n")
+    empty.touch()
     issuer.write_text(encode_seed(ACCOUNT, bytes(32)) + "\n")
     wrong.write_text("not-a-seed")
     good: dict[str, Any] = {"token_file": str(tokens), "issuer_seed_file": str(issuer), "password": "p"}
@@ -146,6 +147,7 @@ def test_settings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         ({"issuer_seed_file": str(wrong)}, "callout_issuer: it holds no seed of NATS that begins with SA"),
         ({"xkey_seed_file": str(issuer)}, "callout_xkey: it holds no seed of NATS that begins with SX"),
         ({"token_file": str(tmp_path / "none")}, "can't be read"),
+        ({"token_file": str(empty)}, "it holds no token"),
         ({"consumer_prefix": "a.b"}, "callout_consumer_prefix 'a.b' is not a valid name"),
     ):
         with pytest.raises(ConfigError) as refused:
@@ -159,7 +161,7 @@ class Asked:
 
     def __init__(self, nc: Client, directory: Path, *, waiting: int) -> None:
         token_file = directory / "tokens"
-        token_file.write_text(worker_token_line("p", "a-secret", "worker=w s/k"))
+        token_file.write_text(worker_token_line("p", "a-secret", "worker=w s/k") + "\n")
         self.nc, self.measures = nc, Measures()
         access = Access(None, self.measures.refusals, None)  # type: ignore[arg-type]  # no role is ever read
         permits = Permits(str(token_file), access, consumer_prefix="ringcast", partitions=4)
@@ -210,7 +212,7 @@ async def test_what_makes_no_sense_or_is_late_has_no_answer(nc: Client, tmp_path
 
 def test_permissions_hold_while_line_and_id_do(tmp_path: Path) -> None:
     token_file = tmp_path / "tokens"
-    token_file.write_text(worker_token_line("p", "a-secret", "worker=w-* s/k"))
+    token_file.write_text(worker_token_line("p", "a-secret", "worker=w-* s/k") + "\n")
     access = Access(None, Measures().refusals, None)  # type: ignore[arg-type]  # no role is ever read
     permits = Permits(str(token_file), access, consumer_prefix="ringcast", partitions=4)
     name = permits.permit(ConnectOptions("w-1", "a-secret")).name
@@ -218,8 +220,14 @@ def test_permissions_hold_while_line_and_id_do(tmp_path: Path) -> None:
     assert permits.still(name)
     assert permits.still("worker-0")  # of the server's files
     assert not permits.still(name.replace("w-1", "x"))
-    token_file.write_text(worker_token_line("p", "a-secret", "worker=w-* s/k,another"))
+    for spoiled in ("", "p", worker_token_line("p", "a-secret", "worker=w-* s/k,anothe")):
+        token_file.write_text(spoiled)
+        assert permits.still(name), "an empty or cut file withdraws nothing"
+        assert permits.permit(ConnectOptions("w-1", "a-secret")).name == name
+        assert permits.file_unusable
+    token_file.write_text(worker_token_line("p", "a-secret", "worker=w-* s/k,another") + "\n")
     assert not permits.still(name)
     assert permits.version != before
+    assert not permits.file_unusable
     with pytest.raises(RefusedError, match="sent a token that is unknown"):
         permits.permit(ConnectOptions("w-1", "b-secret"))

@@ -93,7 +93,7 @@ async def test_a_token_of_an_issuer_logs_in_and_roles_count_for_it_and_its_group
     connect: Any, issuer: IssuerServer, keys: Keys, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = "the-token-of-root-which-is-long"
-    tokens = keys.write("named", token_line("root", root).encode())
+    tokens = keys.write("named", token_line("root", root).encode() + b"\n")
     async with connect(issuer.url, tokens, groups_claim="groups") as (client, service):
         me = await client.me(root)
         assert (me.principal, list(me.groups), me.expires_at_ms) == ("root", [], 0)
@@ -137,7 +137,7 @@ async def test_the_last_token_of_the_file_may_go_where_an_issuer_makes_those_of_
     connect: Any, issuer: IssuerServer, keys: Keys
 ) -> None:
     root = "the-token-of-root-which-is-long"
-    tokens = keys.write("named", token_line("root", root).encode())
+    tokens = keys.write("named", token_line("root", root).encode() + b"\n")
     async with connect(issuer.url, tokens) as (client, _):
         await client.me(root)
         await client.grant("root", "*", Role.ADMIN)
@@ -268,7 +268,7 @@ async def test_a_token_of_the_file_expires(connect: Any, issuer: IssuerServer, k
 
     def tokens(expires_at_s: float) -> str:
         lines = token_line("deploy", secret, expires_at_s), token_line("root", root)
-        path: str = keys.write("named", "\n".join(lines).encode())
+        path: str = keys.write("named", "\n".join([*lines, ""]).encode())
         return path
 
     exp = int(time.time()) + 3_600

@@ -98,7 +98,7 @@ def no_news(monkeypatch: pytest.MonkeyPatch) -> None:
 async def stubs(start: Any, nats_url: str, tmp_path: Path, keys: Keys, accesses: list[Access]) -> AsyncIterator[Stubs]:
     """A client with a token for each of :data:`CALLERS`, of a service with the stores ``s`` and ``other``."""
     tokens = {name: f"the-token-of-{name}-which-is-long" for name in CALLERS}
-    file = keys.write("named", "\n".join(token_line(name, token) for name, token in tokens.items()).encode())
+    file = keys.write("named", "".join(f"{token_line(name, token)}\n" for name, token in tokens.items()).encode())
     security = Security(tls_cert_file=keys.cert, tls_key_file=keys.key, token_file=file)
     async with AsyncExitStack() as stack:
         database = f"sqlite:{tmp_path / 'ringcast.db'}"

@@ -100,7 +100,7 @@ async def test_tokens_and_certificates_may_be_replaced(tmp_path: Path, keys: Key
     with serving(tmp_path, nats_url, *options) as service:
         login = ServiceLogin(tls_ca_file=keys.ca, token_file=mine)
         assert await list_stores(service.address, login) == []
-        keys.write("new", b"another-token-of-enough-characters")
+        keys.write("new", b"another-token-of-enough-characters\n")
         (tmp_path / "new").replace(keys.tokens)
         with pytest.raises(UnauthenticatedError):
             await list_stores(service.address, login)
@@ -274,15 +274,18 @@ def test_calls_while_the_tokens_cannot_be_read_log_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], object]
 ) -> None:
     file = tmp_path / "tokens"
-    file.write_text(token_line("deploy", TOKEN))
+    file.write_text(token_line("deploy", TOKEN) + "\n")
     tokens = Tokens(str(file))
     assert principal_in(tokens, TOKEN) == "deploy"
+    assert not tokens.unusable
     spoil(file)
     for _ in range(100):
         assert principal_in(tokens, TOKEN) == "deploy"
     assert [record.getMessage().split()[0] for record in caplog.records] == ["event=login_file.unreadable"]
-    file.write_text(token_line("other", TOKEN))
+    assert tokens.unusable
+    file.write_text(token_line("other", TOKEN) + "\n")
     assert principal_in(tokens, TOKEN) == "other"
+    assert not tokens.unusable
 
 
 @attempt(

@@ -39,7 +39,7 @@ class ServiceRoles:
         cert = self._write("tls.crt", issued.cert_chain_pems[0].bytes())
         key = self._write("tls.key", issued.private_key_pem.bytes())
         tokens = {name: make_token() for name in (ROOT, LOAD, READER, NOBODY)}
-        lines = "\n".join(token_line(name, token) for name, token in tokens.items())
+        lines = "".join(f"{token_line(name, token)}\n" for name, token in tokens.items())
         known = self._write("tokens", lines.encode())
         for name, token in {**tokens, STRANGER: make_token()}.items():
             self._write(f"token-of-{name}", token.encode())

@@ -37,6 +37,19 @@ def text_lines(data: bytes) -> list[str]:
     return data.decode("utf-8-sig", "replace").splitlines()
 
 
+def check_end(data: bytes) -> None:
+    """Refuses a file of lines that is cut off, as one is that is still being written: what is left of a line may say
+    something else than the line.
+
+    Raises:
+        InvalidInputError: its last line has no end.
+    """
+    if data and not data.endswith(b"\n"):
+        raise InvalidInputError(
+            f"line {len(text_lines(data))} is the last one and may be cut off: end it with a newline if it is whole"
+        )
+
+
 def read_login_file(name: str, path: str) -> bytes:
     """A file with a certificate, key, token or password.
 

@@ -297,6 +297,13 @@ SERVICE: Final = (
         "1 while NATS refuses the login of the service or of its auth callout.",
     ),
     _service(
+        "config_service_login_file_unusable",
+        "gauge",
+        ("file",),
+        "",
+        "1 while a file of `tokens`, `worker_tokens` or `issuers` can't be used as it is: what it said before counts.",
+    ),
+    _service(
         "config_service_serving",
         "gauge",
         ("part",),

@@ -4,8 +4,8 @@ A line of the file is ``NAME sha256:DIGEST``. The name is the principal of each 
 digest is the SHA-256 of the token in hexadecimal. So the file holds no secret. ``expires=2027-01-31T12:00:00Z`` may
 follow: from then on the token counts no more. A name may have several lines, as while a token is replaced; a token has
 one name, and one time at which it expires. A line that is only a token is accepted too: its principal is ``token-`` and
-the first 8 digits of the digest. In a file that also has names its line needs an end: else it may be a name whose line
-was cut off, and who knows the name would be let in. Blank lines, and those that begin with ``#``, don't count.
+the first 8 digits of the digest. Blank lines, and those that begin with ``#``, don't count. The last line needs its
+end: of one that is cut off the name alone may be left, which would count as a token, or all but the time of expiry.
 
 A digest without salt is enough for a token of 16 characters that a machine has made: nobody can guess it. A password
 that a person has chosen is no token.
@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from ringcast_wire._errors import InvalidInputError, shown, shown_path
-from ringcast_wire._login_settings import read_login_file, text_lines
+from ringcast_wire._login_settings import check_end, read_login_file, text_lines
 from ringcast_wire._service_login import TOKEN
 
 MAX_PRINCIPAL_LENGTH: Final = 64
@@ -90,20 +90,15 @@ def read_known_tokens(path: str) -> list[KnownToken]:
     """The tokens of the service's file.
 
     Raises:
-        InvalidInputError: the file can't be read, is larger than 64 KiB, holds no token, or a line breaks a rule. The
-            message gives the number of the line, and nothing of a token.
+        InvalidInputError: the file can't be read, is larger than 64 KiB, holds no token, is cut off, or a line breaks
+            a rule. The message gives the number of the line, and nothing of a token.
     """
     where = f"token_file {shown_path(path)}"
     found: dict[bytes, tuple[int, KnownToken]] = {}
     data = read_login_file("token_file", path)
-    lines, plain, with_name = text_lines(data), 0, False
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text_lines(data), 1):
         if not line.strip() or line.startswith("#"):
             continue
-        if len(line.split()) == 1:
-            plain = number
-        else:
-            with_name = True
         token = _known(f"{where}: line {number}", line.strip())
         before, known = found.setdefault(token.digest, (number, token))
         if known != token:
@@ -113,11 +108,10 @@ def read_known_tokens(path: str) -> list[KnownToken]:
             )
     if not found:
         raise InvalidInputError(f"{where} holds no token", field="token_file")
-    if with_name and plain == len(lines) and not data.endswith(b"\n"):
-        raise InvalidInputError(
-            f"{where}: line {plain} is only a token, or a name that was cut off: end it with a newline if it is whole",
-            field="token_file",
-        )
+    try:
+        check_end(data)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{where}: {error}", field="token_file") from None
     return [token for _, token in found.values()]
 
 

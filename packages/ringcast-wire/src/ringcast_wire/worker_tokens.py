@@ -4,7 +4,8 @@ A line of the file is ``NAME sha256:DIGEST worker=ID STORE/KEY[,KEY...]...``, or
 ``worker=ID``. The name is the principal, as in :mod:`ringcast_wire.tokens`; it may have several lines, as while a token
 is replaced. An ID that ends in ``*`` stands for all that begin so: a fleet shares such a token. Its workers can act as
 each other, and as no other worker: lines of different names may not allow the same id. Blank lines, and those that
-begin with ``#``, don't count; a file may have no token.
+begin with ``#``, don't count. A file without a token says ``none`` in their place, and the last line needs its end: one
+that is empty or cut off, as while it is written, withdraws no token.
 
 A worker logs in to NATS with its id as the user, and the token as the password.
 """
@@ -20,7 +21,7 @@ from typing import Final, NamedTuple
 from ringcast_wire import _limits as limits
 from ringcast_wire import _names as names
 from ringcast_wire._errors import InvalidInputError, shown, shown_path
-from ringcast_wire._login_settings import text_lines
+from ringcast_wire._login_settings import check_end, text_lines
 from ringcast_wire.permissions import RESERVED, Worker, agent_workers, parse_workers
 from ringcast_wire.tokens import check_principal, digest
 
@@ -33,6 +34,7 @@ _DIGEST: Final = re.compile(r"sha256:([0-9a-f]{64})", re.ASCII)
 _KINDS: Final = ("worker", "agent")
 _LAST: Final = "\U0010ffff"
 """Sorts behind every character of an id."""
+_NOBODY: Final = "none"
 
 
 class WorkerToken(NamedTuple):
@@ -82,8 +84,8 @@ def read_worker_tokens(path: str) -> list[WorkerToken]:
     """The tokens of a file.
 
     Raises:
-        InvalidInputError: the file can't be read, is larger than 1 MiB, or a line breaks a rule. The message gives the
-            number of the line, and nothing of a token.
+        InvalidInputError: the file can't be read, is larger than 1 MiB, is empty or cut off, or a line breaks a rule.
+            The message gives the number of the line, and nothing of a token.
     """
     try:
         with Path(path).open("rb") as file:
@@ -92,17 +94,25 @@ def read_worker_tokens(path: str) -> list[WorkerToken]:
         raise InvalidInputError(f"callout_tokens {shown_path(path)} can't be read: {error.strerror}") from error
     if len(data) > MAX_FILE_BYTES:
         raise InvalidInputError(f"callout_tokens {shown_path(path)} is larger than {MAX_FILE_BYTES} bytes")
+    try:
+        return _tokens(data)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"callout_tokens {shown_path(path)}: {error}") from None
+
+
+def _tokens(data: bytes) -> list[WorkerToken]:
+    lines = [(number, line) for number, line in enumerate(text_lines(data), 1) if line.strip() and line[0] != "#"]
     found: list[tuple[int, WorkerToken]] = []
-    for number, line in enumerate(text_lines(data), 1):
-        if line.strip() and not line.startswith("#"):
+    if [line.strip() for _, line in lines] != [_NOBODY]:
+        for number, line in lines:
             try:
                 found.append((number, _read(line)))
             except InvalidInputError as error:
-                raise InvalidInputError(f"callout_tokens {shown_path(path)}: line {number}: {error}") from None
-    try:
-        _check_apart(found)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"callout_tokens {shown_path(path)}: {error}") from None
+                raise InvalidInputError(f"line {number}: {error}") from None
+        if not found:
+            raise InvalidInputError(f"it holds no token; a file that is to have none says {_NOBODY}")
+    check_end(data)
+    _check_apart(found)
     return [token for _, token in found]
 
 

@@ -204,6 +204,7 @@ class App(Lifetime):
     def _measure(self, repository: Repository, nc: Client, core: Core, logins: Logins) -> None:
         """Says where the gauges are read."""
         measures = self._telemetry.measures
+        measures.unusable_files |= logins.unusable_files
         measures.retries = lambda: repository.retries
         measures.pools = repository.pools
         measures.streams, measures.account = core.provisioner.states, lambda: core.account.state

@@ -45,6 +45,16 @@ class Logins:
         """Of the tokens of issuers; ``None`` where there are none."""
         return self._verifier
 
+    @property
+    def unusable_files(self) -> dict[str, Callable[[], bool]]:
+        """What says of a file of tokens or issuers whether it can't be used as it is now; by what is in it."""
+        found: dict[str, Callable[[], bool]] = {}
+        if (tokens := self._tokens) is not None:
+            found["tokens"] = lambda: tokens.unusable
+        if (verifier := self._verifier) is not None:
+            found["issuers"] = lambda: verifier.unusable
+        return found
+
     def login_of(self, tokens: Sequence[str]) -> Login:
         """What the tokens of a call prove now.
 

@@ -105,6 +105,11 @@ class Tokens:
                 found = known
         return found
 
+    @property
+    def unusable(self) -> bool:
+        """Whether the file can't be used as it is now, and what it said before counts."""
+        return self._file.unusable
+
     def known(self) -> list[KnownToken]:
         """The tokens in the file now, revoked and expired ones too."""
         return self._file.now()

@@ -23,6 +23,7 @@ CALLOUTS = (
     *("granted", "no_token", "unknown_token", "wrong_id", "no_role"),
     *("too_large", "malformed", "late", "busy"),
 )
+LOGIN_FILES = ("tokens", "worker_tokens", "issuers")
 _FETCH_KINDS = (names.FETCH_BATCH, names.FETCH_FULL, names.FETCH_HEADS)
 
 
@@ -64,6 +65,8 @@ class Measures:
         self.database_connected = True
         self.serving = dict.fromkeys(("reads", "writes", "bus"), False)
         self.gauges: dict[str, Callable[[], float]] = {}
+        self.unusable_files: dict[str, Callable[[], bool]] = dict.fromkeys(LOGIN_FILES, bool)
+        """What says of a file of logins whether it can't be used as it is now."""
         self.retries: Callable[[], Mapping[str, int]] = dict
         self.pools: Callable[[], Iterable[PoolUse]] = list
         self.streams: Callable[[], Iterable[StreamState]] = list
@@ -136,6 +139,8 @@ class Measures:
         for name, read in self.gauges.items():
             name, _, label = name.partition(":")
             yield name, (label,) if label else (), read()
+        for file, unusable in self.unusable_files.items():
+            yield "login_file_unusable", (file,), unusable()
         yield "connected", ("database",), self.database_connected
         for part, serving in self.serving.items():
             yield "serving", (part,), serving

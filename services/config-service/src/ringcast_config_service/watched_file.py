@@ -40,6 +40,11 @@ class WatchedFile(Generic[T]):
         self.version = 0
         """Grows whenever :meth:`now` finds something else than before."""
 
+    @property
+    def unusable(self) -> bool:
+        """Whether it could not be used when :meth:`now` last looked at it, and what it held before counts."""
+        return bool(self._problem)
+
     def now(self) -> T:
         """What it holds now; each call looks whether the file has changed."""
         now = time.monotonic()

@@ -71,6 +71,11 @@ class Permits:
         self._tokens.now()
         return self._tokens.version, self._access.version
 
+    @property
+    def file_unusable(self) -> bool:
+        """Whether the file of tokens can't be used as it is now, and what it said before counts."""
+        return self._tokens.unusable
+
     def permit(self, login: ConnectOptions) -> Permit:
         """What a worker with this login may do.
 

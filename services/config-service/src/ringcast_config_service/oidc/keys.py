@@ -121,6 +121,11 @@ class FileKeys:
         self._file: WatchedFile[KeySet] = WatchedFile(issuer.keys, self._read, NO_KEYS)
 
     @property
+    def unusable(self) -> bool:
+        """Whether the file can't be used as it is now."""
+        return self._file.unusable
+
+    @property
     def version(self) -> int:
         """Grows whenever they are others than before."""
         self._file.now()

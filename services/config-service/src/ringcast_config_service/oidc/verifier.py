@@ -50,6 +50,12 @@ class Verifier:
         return list(self._sources)
 
     @property
+    def unusable(self) -> bool:
+        """Whether the file of issuers, or one of their keys, can't be used as it is now."""
+        files = (keys for _, keys in list(self._sources.values()) if isinstance(keys, FileKeys))
+        return self._file.unusable or any(keys.unusable for keys in files)
+
+    @property
     def keys_age_s(self) -> float:
         """How long ago the keys of some issuer were read at its URL, at the most; 0 where there is none."""
         return max((source.age_s for source in self._remote()), default=0.0)

@@ -114,9 +114,8 @@ def test_without_a_config_service_nothing_is_shown_as_whole(cli: Cli) -> None:
 
 
 def test_a_store_that_is_not_there_is_said(cli: Cli) -> None:
-    fleet = cli.ok("top", "--once", "--every", "0.2", "--json", "--store", "nowhere").document["fleet"]
-    assert not fleet["whole"]
-    assert "there is no store 'nowhere'" in fleet["missing"][0]
+    for words in (("--once",), ()):
+        assert cli.refused("top", *words, "--every", "0.2", "--store", "nowhere") == "there is no store 'nowhere'"
 
 
 async def test_it_goes_on_until_ctrl_c(bench: Bench) -> None:

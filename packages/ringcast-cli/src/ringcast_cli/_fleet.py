@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ringcast.fleet import FleetReader, KeyLag, WorkerLag
 from ringcast_client import ConfigServiceClient
-from ringcast_wire import NodePhase, RingcastError
+from ringcast_wire import ErrorCode, NodePhase, RingcastError
 from ringcast_wire.reports import WorkerKind, WorkerReport
 
 from ringcast_cli._client import service_client
@@ -32,6 +32,7 @@ WORKER_NUMBERS: Final = frozenset(range(3, 11))
 """The columns whose cells are numbers."""
 _STORES_AT_ONCE: Final = 6
 _STORES_ANEW_S: Final = 30.0
+_NO_STORE: Final = (ErrorCode.UNKNOWN_STORE, ErrorCode.STORE_DELETED)
 _SERVICE_WAIT_S: Final = 5.0
 """How long the config service is waited for, which says which stores and keys there are."""
 _SHOWN: Final = 8
@@ -80,7 +81,8 @@ class FleetLook:
 class Fleet:
     """Looks at the workers of ``stores``, or of all stores that this client may see, again and again.
 
-    Use as an async context manager. What fails is said in the look, which then is not whole; nothing is raised.
+    Use as an async context manager. What fails is said in the look, which then is not whole. Nothing is raised, but
+    for a store of ``stores`` that the first look does not find: no later one would have its workers.
     """
 
     def __init__(
@@ -107,7 +109,12 @@ class Fleet:
         await self._stack.aclose()
 
     async def look(self) -> FleetLook:
-        """Asks all workers once."""
+        """Asks all workers once.
+
+        Raises:
+            RingcastError: a store that is asked for is not there, or is deleted; only the first time that it is looked
+                for.
+        """
         missing: list[str] = []
         asked, left_out = _first(await self._stores(missing), MOST_KEYS)
         if left_out:
@@ -157,6 +164,8 @@ class Fleet:
             else:
                 found = await self._client.list_stores()
         except RingcastError as error:
+            if self._wanted and self._known_at is None and error.code in _NO_STORE:
+                raise
             before = ", these are those of before" if self._known else ""
             missing.append(f"it is not known which stores and keys there are{before}: {error}")
             return self._known

@@ -16,7 +16,7 @@ from ringcast_meta.cluster import AgentLoad, Member, MemberKind, member_named, m
 from ringcast_service import ConfigError
 from ringcast_service.cluster import ClusterSettings
 from ringcast_testkit import PATIENCE_S, AgentProcess, NatsServer, until
-from ringcast_testkit.dispatch import Followed, following, status_until
+from ringcast_testkit.dispatch import Followed, following, status_until, unsettled, until_sealed
 
 PARTITIONS = 16
 ROWS = [f"r{number}" for number in range(24)]
@@ -161,6 +161,53 @@ async def test_a_draining_agent_gives_its_groups_and_workers_up_and_takes_them_a
                     await status_until(agent, store_name, lambda group: not group["partitions_awaited"])
                 await until(lambda: worker.health().by_agent)
                 await each_once((one, two), write, "3")
+
+
+async def test_a_drain_ends_although_a_delivery_is_never_answered(
+    tmp_path: Path, shared_nats: NatsServer, write: Any, store_name: str
+) -> None:
+    """The host waits for the answer for the bound, and no longer. Then another host has the row, with all others."""
+    address = f"{shared_nats.url}/stuck"
+    common = ("--cluster-store", address, "--drain-timeout", "1")
+    unanswered: list[Delivery] = []
+
+    def answer(delivery: Delivery) -> None:
+        unanswered.append(delivery) if delivery.row_id == "r1" else delivery.ack()
+
+    async with open_store(address, create=True) as store, LocalCache(store) as cache:
+        with (
+            AgentProcess(tmp_path / "one", nats_url=shared_nats.url, options=(*common, "--id", "stuck")) as first,
+            AgentProcess(tmp_path / "two", nats_url=shared_nats.url, options=(*common, "--id", "takes")) as second,
+        ):
+            async with following(first, store_name, answer=answer, changes_only=True) as one:
+                await write(**dict.fromkeys(ROWS, "1"))
+                await one.values(dict.fromkeys(ROWS, "1"))
+                await until_sealed(shared_nats.url, store_name, unsettled(1, PARTITIONS))
+                early: list[Any] = []
+
+                def takes(delivery: Delivery) -> None:
+                    if delivery.row_id == "r1":
+                        early.extend(group for group in first.status()["groups"] if group["in_flight"])
+                    delivery.ack()
+
+                async with following(second, store_name, "two", answer=takes, changes_only=True) as two:
+                    await status_until(second, store_name, lambda group: group["partitions_held"] > 0)
+                    await want_drain(store, AGENT, "stuck")
+                    await in_state(cache, "stuck", "draining")
+                    count = len(one.deliveries)
+                    changed: dict[str, str | None] = {**dict.fromkeys(ROWS, "2"), "r9": None}
+                    await write(**changed)
+                    await in_state(cache, "stuck", "drained")
+                    await two.values(changed)
+                    await until_sealed(shared_nats.url, store_name, unsettled(0, PARTITIONS))
+                    assert (len(unanswered), len(one.deliveries)) == (1, count), "a draining host delivers nothing new"
+                    unanswered[0].ack()  # too late: it says nothing of what the other host has settled
+                    await write(r1="3")
+                    await two.values({"r1": "3"})
+                    told = two.delivered()
+                    assert told.count(("r9", None)) == 1, "a deletion meanwhile is told"
+                    assert len([each for each in told if each[1] == "2"]) == len(ROWS) - 1
+                    assert not early, "the row was in flight on both hosts"
 
 
 def test_a_store_that_makes_no_sense_is_refused() -> None:

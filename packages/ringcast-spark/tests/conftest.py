@@ -45,6 +45,9 @@ def spark(event_log: Path, spark_home: Path) -> Iterator[SparkSession]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "768m")
         .config("spark.driver.extraJavaOptions", FRUGAL_JVM)
+        # Of few rows, making and compiling a program for each query takes more than the query does.
+        .config("spark.sql.codegen.wholeStage", "false")
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.executorEnv.PYTHONPATH", paths)

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import nats
 import pytest
@@ -133,8 +134,10 @@ async def test_a_trickle_bounds_the_rate_and_what_is_held(echo: TcpProxy) -> Non
 
 
 async def test_the_leader_of_a_cluster_dies_and_another_takes_its_place(tmp_path: Path) -> None:
-    with NatsCluster(tmp_path) as cluster:
-        client = await nats.connect(list(cluster.urls))
+    users = {"users": [{"user": "anyone", "password": "secret"}]}
+    login: dict[str, Any] = {"user": "anyone", "password": "secret"}
+    with NatsCluster(tmp_path, login=login, authorization=users) as cluster:
+        client = await nats.connect(list(cluster.urls), **login)
         js = client.jetstream(timeout=5)
         await js.add_stream(name="s", subjects=["s"], num_replicas=3)
         await js.publish("s", b"kept")

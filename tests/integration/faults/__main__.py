@@ -83,8 +83,6 @@ def options() -> argparse.Namespace:
         parser.error(f"no such systems: {', '.join(sorted(unknown))}; there are {', '.join(SYSTEMS)}")
     if chosen.callout and "dispatch" in chosen.systems:
         parser.error("--callout does not go with --systems dispatch: an agent keeps the leases of the workers there")
-    if chosen.callout and "cluster" in chosen.systems:
-        parser.error("--callout does not go with --systems cluster: its servers are started without a login")
     check_strategy(parser, chosen)
     return chosen
 

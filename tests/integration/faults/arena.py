@@ -308,7 +308,7 @@ class Arena:
     def _start_servers(self) -> None:
         shape, users, enter = self.shape, self.users.settings(), self.stack.enter_context
         if shape.cluster:
-            self.servers = enter(NatsCluster(self.directory / "nats", **users)).servers
+            self.servers = enter(NatsCluster(self.directory / "nats", login=self.users.anyone(), **users)).servers
         elif shape.small_disk:
             self.disk = enter(SmallDisk(self.directory / "disk", DISK_BYTES))
             store = {"store_dir": str(self.disk.path / "jetstream"), "max_file_store": BROKER_BYTES}

@@ -54,6 +54,10 @@ class CalloutUsers(Users):
         """How a worker logs in, as arguments of its own or of ``nats.connect``."""
         return {"user": worker, "password": self._token} if worker.startswith(_WORKERS) else {}
 
+    def anyone(self) -> dict[str, Any]:
+        """How whoever may do everything logs in, as arguments of ``nats.connect``."""
+        return {"user": _ANYONE, "password": _ANYONE}
+
     def worker_settings(self) -> dict[str, Any]:
         """What every worker needs to know."""
         return {"jetstream_api": WORKER_API}

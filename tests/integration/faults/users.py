@@ -39,6 +39,10 @@ class Users:
         """How a worker logs in, as arguments of its own or of ``nats.connect``."""
         return {"user": worker, "password": self.passwords[worker]} if worker in self.passwords else {}
 
+    def anyone(self) -> dict[str, Any]:
+        """How whoever may do everything logs in, as arguments of ``nats.connect``."""
+        return {"token": self.token} if self.token else {}
+
     def worker_settings(self) -> dict[str, Any]:
         """What every worker needs to know."""
         return {}

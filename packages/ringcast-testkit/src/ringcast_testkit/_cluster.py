@@ -25,12 +25,18 @@ class NatsCluster:
 
     Clients are not told of the other servers: who should use all of them names all of them, and who reaches one over a
     proxy goes on doing so. ``settings`` is added to the configuration of each, and ``of_one`` to that of the server of
-    that name.
+    that name. ``login``: arguments of ``nats.connect`` for a user that may make streams, where the settings want one.
     """
 
     def __init__(
-        self, directory: Path, *, of_one: Mapping[str, Mapping[str, Any]] | None = None, **settings: Any
+        self,
+        directory: Path,
+        *,
+        of_one: Mapping[str, Mapping[str, Any]] | None = None,
+        login: Mapping[str, Any] | None = None,
+        **settings: Any,
     ) -> None:
+        self._login = dict(login or {})
         self._routes = [ReservedPort() for _ in range(_SERVERS)]
         routes = [port.number for port in self._routes]
         urls = [f"nats-route://127.0.0.1:{port}" for port in routes]
@@ -92,7 +98,7 @@ class NatsCluster:
 
     async def _prove(self) -> None:
         """Servers that have elected a leader know each other a little later: only a stream shows that they do."""
-        client = await nats.connect(list(self.urls))
+        client = await nats.connect(list(self.urls), **self._login)
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while True:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ringcast import Change, PoisonPolicy
-from ringcast_testkit import until
+from ringcast_testkit import PATIENCE_S, until
 
 from tests.integration.cli_process import Cli, Servers
 from tests.integration.worker_bench import PARTITIONS, Bench, worker_bench
@@ -110,6 +111,44 @@ async def test_a_service_or_nats_that_is_away(bench: Bench) -> None:
     assert (found["conclusion"]["place"], found["stored"]["version"]) == ("nats", 1)
     words = ("why", bench.store, "list", "row", "--service", "127.0.0.1:1", "--servers", "nats://127.0.0.1:1")
     assert "can't be reached" in await asyncio.to_thread(bench.cli.refused, *words)
+
+
+async def test_the_release_that_a_row_came_by(bench: Bench, tmp_path: Path) -> None:
+    taken: list[tuple[str, int]] = []
+
+    async def handler(change: Change) -> None:
+        taken.append((change.row_id, change.release))
+
+    worker = await bench.worker("a", handler)
+    written = await bench.client.put(bench.store, "list", "row", "value")
+    await worker.wait_for("list", written.partition, written.version)
+    file = tmp_path / "rows.csv"
+    file.write_text("row_id,value\nrow,other\n")
+    staged = ("release", "stage", bench.store, "--key", f"list={file}")
+    await asyncio.to_thread(bench.cli.ok, *staged)
+    found = await _why(bench, "row")
+    assert (found["release"], found["awaited_releases"][0]["number"]) == (None, 1)
+    assert (await _lines(bench, "row"))[1] == "release    1, staged: it has not changed the row yet"
+
+    await bench.client.publish_release(bench.store, 1)
+    words = ("why", bench.store, "list", "row")
+    found = await bench.told_until(
+        lambda why: why["stored"]["version"] == 2 and why["conclusion"]["place"] == "nowhere", *words
+    )
+    assert (found["release"]["number"], found["awaited_releases"]) == (1, [])
+    assert found["workers"][0]["row"]["release"] == 1
+    assert taken == [("row", 0), ("row", 1)]
+    await bench.client.wait_for_release(bench.store, 1, timeout_s=PATIENCE_S)
+    assert (await _lines(bench, "row"))[1] == "release    1, published, proven"
+
+    await bench.client.undo_release(bench.store, 1)
+    found = await bench.told_until(
+        lambda why: why["stored"]["version"] == 3 and why["conclusion"]["place"] == "nowhere", *words
+    )
+    assert found["workers"][0]["row"]["release"] == 0
+    assert (await _lines(bench, "row"))[1] == "release    1, undone by this write"
+    await bench.client.put(bench.store, "list", "row", "newer")
+    assert (await _why(bench, "row"))["release"] is None
 
 
 def test_a_key_that_is_not_there_is_refused(cli: Cli, store: str) -> None:

@@ -41,6 +41,7 @@ def test_the_public_names_are_frozen() -> None:
         "RevisionRecord",
         "RoleGrant",
         "RowRecord",
+        "RowReleaseInfo",
         "RowWrite",
         "ServiceStatus",
         "StagedRelease",

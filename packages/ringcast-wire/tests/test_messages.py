@@ -108,8 +108,11 @@ def test_a_negative_since_is_refused() -> None:
 
 
 def test_fields_appended_by_a_later_build_are_ignored() -> None:
-    appended = msgspec.msgpack.encode([WIRE_VERSION, 0, 1, 99, [["a", 1, False, "v", None, "new"]], "h", "new"])
-    assert decode_event(appended) == Event(WIRE_VERSION, 0, 1, 99, [Change("a", 1, False, "v")], "h")
+    fields = [WIRE_VERSION, 0, 1, 99, [["a", 1, False, "v", None, "new"]], "h", 7, "new"]
+    event = Event(WIRE_VERSION, 0, 1, 99, [Change("a", 1, False, "v")], "h", 7)
+    assert decode_event(msgspec.msgpack.encode(fields)) == event
+    before = decode_event(msgspec.msgpack.encode(fields[:6]))
+    assert (before.history, before.release) == ("h", 0), "a build of before has written it, which knows of no release"
 
 
 def test_mutated_messages_are_refused_or_valid_never_a_crash() -> None:

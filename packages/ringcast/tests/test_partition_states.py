@@ -5,7 +5,15 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from ringcast._protocol.partition import TRANSITIONS, Partition, PartitionInput, PartitionState, TransitionError
+from ringcast._protocol.partition import (
+    MAX_RELEASES,
+    TRANSITIONS,
+    Partition,
+    PartitionInput,
+    PartitionState,
+    TransitionError,
+)
+from ringcast_wire import Event
 
 BEGIN = PartitionState.LOADING
 WAYS = [(before, happened, after) for happened, found in TRANSITIONS.items() for before, after in found.items()]
@@ -27,6 +35,16 @@ def _partition_in(wanted: PartitionState) -> Partition:
         partition.on(happened)
     assert partition.state is wanted
     return partition
+
+
+def test_of_the_newest_events_of_releases_the_revisions_are_known() -> None:
+    partition = Partition(7, Random(1).random)
+    for number in range(1, MAX_RELEASES + 2):
+        for _ in range(2):  # a redelivery changes nothing
+            partition.note_release(Event(1, 10 * number, 10 * number + 3, 0, None, "", number))
+    assert len(partition.releases) == MAX_RELEASES
+    assert [partition.release_of(version) for version in (11, 13)] == [0, 0], "the oldest is forgotten"
+    assert [partition.release_of(version) for version in (20, 21, 23, 24)] == [0, 2, 2, 0]
 
 
 @pytest.mark.parametrize(("before", "happened", "after"), WAYS)

@@ -7,7 +7,14 @@ from typing import Any, Final
 import pytest
 from ringcast_config_service.repository import Authorship, Release, RowWrite, StageBatch, StagedRow
 from ringcast_core import row_partition
-from ringcast_wire import CertifiedWorker, ConditionFailedError, KeyCertificate, check_row
+from ringcast_wire import (
+    CertifiedWorker,
+    ConditionFailedError,
+    KeyCertificate,
+    ReleaseOutcome,
+    ReleaseState,
+    check_row,
+)
 from ringcast_wire.reports import WorkerKind
 
 Bench = Any  # of conftest.py
@@ -81,3 +88,29 @@ async def test_a_release_whose_rows_are_being_removed_can_not_be_proven(bench: B
         with pytest.raises(ConditionFailedError, match="can't be proven: its rows are removed"):
             await bench.repo.releases.revisions("s", 1)
         await work(bench, 1)
+
+
+async def test_events_and_rows_say_which_release_they_are_of(bench: Bench) -> None:
+    await bench.write({"a": "1"})
+    releases = bench.repo.releases
+    await stage(bench, staged("a", "2", 1), staged("b", "1", 0))
+    await stage(bench, staged("a", "3", 1), stage_id="2")
+    events = len(await bench.events())
+    assert [(each.number, each.state, each.outcome) for each in await releases.of_row("s", "k", "a", 20)] == [
+        (2, ReleaseState.STAGED, ReleaseOutcome.WAITING),
+        (1, ReleaseState.STAGED, ReleaseOutcome.WAITING),
+    ]
+    await releases.publish("s", 1, DAY_MS, BY)
+    await work(bench, 1)
+    assert {event.release for _, event in (await bench.events())[events:]} == {1}
+    (_, first) = await releases.of_row("s", "k", "a", 20)
+    assert first[:5] == (1, ReleaseState.PUBLISHED, ReleaseOutcome.PUBLISHED, 2, 0)
+    assert [each.number for each in await releases.of_row("s", "k", "a", 1)] == [2]
+    events = len(await bench.events())
+    await releases.undo("s", 1, BY)
+    await work(bench, 1)
+    await bench.write({"a": "4"})
+    assert {event.release for _, event in (await bench.events())[events:]} == {0}
+    (_, first) = await releases.of_row("s", "k", "a", 20)
+    assert first[:5] == (1, ReleaseState.UNDONE, ReleaseOutcome.UNDONE, 2, 3)
+    assert await releases.of_row("s", "k2", "a", 20) == await releases.of_row("s", "k", "other", 20) == []

@@ -67,6 +67,7 @@ REQUESTS: dict[str, Any] = {
     "DropRelease": pb.ChangeReleaseRequest(store="s", number=1),
     "ProveRelease": pb.ProveReleaseRequest(store="s", number=1),
     "GetReleaseCertificate": pb.GetReleaseRequest(store="s", number=1),
+    "ListRowReleases": pb.ListRowReleasesRequest(store="s", key="k", row_id="a"),
     "Get": pb.GetRequest(store="s", key="k", row_ids=["a"]),
     "List": pb.ListRequest(store="s", key="k"),
     "History": pb.HistoryRequest(store="s", key="k"),

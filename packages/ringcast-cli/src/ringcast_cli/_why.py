@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ringcast.fleet import RowAnswers
-from ringcast_wire import Mode
+from ringcast_client import RowReleaseInfo
+from ringcast_wire import Mode, ReleaseOutcome, ReleaseState
 from ringcast_wire.reports import RowFailure, RowReport, WorkerKind, WorkerReport
 
 
@@ -60,6 +61,21 @@ class RowFacts:
     answers: RowAnswers | None
     service_problem: str = ""
     bus_problem: str = ""
+    releases: tuple[RowReleaseInfo, ...] = ()
+    """Those that have the row, the newest first, as far as the service still knows their rows."""
+
+    @property
+    def release(self) -> RowReleaseInfo | None:
+        """The release that the newest write to the row came by, or was undone by."""
+        version = self.stored.version if self.stored is not None else 0
+        found = (each for each in self.releases if version and version in (each.version, each.undo_version))
+        return next(found, None)
+
+    @property
+    def awaited(self) -> tuple[RowReleaseInfo, ...]:
+        """The releases that are to change the row, and have not."""
+        states = {ReleaseState.STAGED, ReleaseState.PUBLISHING}
+        return tuple(each for each in self.releases if each.outcome is ReleaseOutcome.WAITING and each.state in states)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 from msgspec.structs import asdict
 from ringcast.fleet import DEFAULT_PATIENCE_S, FleetReader, RowAnswers
-from ringcast_client import RevisionRecord
+from ringcast_client import RevisionRecord, RowReleaseInfo
 from ringcast_wire import UnavailableError
 
 from ringcast_cli._client import service_client
@@ -49,8 +49,9 @@ def why(context: click.Context, store: str, key: str, row_id: str, patience: flo
 async def _facts(config: CliConfig, store: str, key: str, row_id: str, patience_s: float) -> RowFacts:
     # What is stored first: what is published and applied after that can't look behind.
     stored, answers, service_problem, bus_problem = None, None, "", ""
+    releases: list[RowReleaseInfo] = []
     try:
-        stored = await _stored(config, store, key, row_id)
+        stored, releases = await _stored(config, store, key, row_id)
     except UnavailableError as error:
         service_problem = str(error)
     try:
@@ -60,11 +61,12 @@ async def _facts(config: CliConfig, store: str, key: str, row_id: str, patience_
         if service_problem:
             raise
         bus_problem = str(error)
-    return RowFacts(store, key, row_id, stored, answers, service_problem, bus_problem)
+    return RowFacts(store, key, row_id, stored, answers, service_problem, bus_problem, tuple(releases))
 
 
-async def _stored(config: CliConfig, store: str, key: str, row_id: str) -> Stored | None:
-    """The newest write to the row. Of a row that lives its version says from where on its history is to be read."""
+async def _stored(config: CliConfig, store: str, key: str, row_id: str) -> tuple[Stored | None, list[RowReleaseInfo]]:
+    """The newest write to the row, and the releases that have it. Of a row that lives its version says from where on
+    its history is to be read."""
     newest: RevisionRecord | None = None
     async with service_client(replace(config, key_ring="")) as client:  # nobody needs its value
         rows = await client.get(store, key, [row_id])
@@ -72,10 +74,11 @@ async def _stored(config: CliConfig, store: str, key: str, row_id: str) -> Store
         async with aclosing(client.history(store, key, row_id, since=since)) as revisions:
             async for newest in revisions:  # noqa: B007
                 pass
+        releases = await client.row_releases(store, key, row_id)
     if newest is None:
-        return None
+        return None, releases
     row = newest.row
-    return Stored(row.version, row.deleted, newest.written_at_ms, newest.author, newest.reason)
+    return Stored(row.version, row.deleted, newest.written_at_ms, newest.author, newest.reason), releases
 
 
 def _document(facts: RowFacts) -> dict[str, Any]:
@@ -85,6 +88,8 @@ def _document(facts: RowFacts) -> dict[str, Any]:
         "row_id": facts.row_id,
         "conclusion": conclude(facts),
         "stored": facts.stored,
+        "release": facts.release,
+        "awaited_releases": facts.awaited,
         "problems": [each for each in (facts.service_problem, facts.bus_problem) if each],
     }
     answers = facts.answers
@@ -106,6 +111,8 @@ def _document(facts: RowFacts) -> dict[str, Any]:
 
 def _print(facts: RowFacts) -> None:
     click.echo(f"stored     {_stored_line(facts)}")
+    for line in _release_lines(facts):
+        click.echo(f"release    {line}")
     if facts.answers is not None:
         click.echo(f"published  {_published_line(facts.answers)}")
         if rows := [_row(facts.answers, worker_id) for worker_id in concerned(facts.answers)]:
@@ -121,6 +128,16 @@ def _stored_line(facts: RowFacts) -> str:
     what = "deleted" if stored.deleted else "written"
     reason = f": {stored.reason}" if stored.reason else ""
     return f"revision {stored.version}, {what} {at} by {visible(stored.author + reason)}"
+
+
+def _release_lines(facts: RowFacts) -> list[str]:
+    found = []
+    if (release := facts.release) is not None:
+        undone = facts.stored is not None and facts.stored.version == release.undo_version
+        proven = ", proven" if release.proven_at_ms and not undone else ""
+        found.append(f"{release.number}, {'undone by this write' if undone else release.state}{proven}")
+    found += [f"{each.number}, {each.state}: it has not changed the row yet" for each in facts.awaited]
+    return found
 
 
 def _published_line(answers: RowAnswers) -> str:

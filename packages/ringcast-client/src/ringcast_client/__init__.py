@@ -38,7 +38,13 @@ if TYPE_CHECKING:
         WhoAmI,
     )
     from ringcast_client._release_proofs import ReleaseCertificate, ReleaseLack, ReleaseProof
-    from ringcast_client._releases import ReleaseInfo, ReleaseKeyInfo, ReleaseRowInfo, StagedRelease
+    from ringcast_client._releases import (
+        ReleaseInfo,
+        ReleaseKeyInfo,
+        ReleaseRowInfo,
+        RowReleaseInfo,
+        StagedRelease,
+    )
     from ringcast_client._reseal import ResealResult
     from ringcast_client._status import JetStreamStatus, ServiceStatus, StreamStatus
     from ringcast_client._sync import (
@@ -84,6 +90,7 @@ __all__ = [
     "RevisionRecord",
     "RoleGrant",
     "RowRecord",
+    "RowReleaseInfo",
     "RowWrite",
     "ServiceStatus",
     "StagedRelease",
@@ -126,6 +133,7 @@ _HOMES = {
     "ReleaseLack": "_release_proofs",
     "ReleaseProof": "_release_proofs",
     "ReleaseRowInfo": "_releases",
+    "RowReleaseInfo": "_releases",
     "ReplayOutcome": "_dead_letters",
     "ReplayResult": "_dead_letters",
     "ResealResult": "_reseal",

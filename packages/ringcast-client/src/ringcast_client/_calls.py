@@ -29,7 +29,7 @@ _READS: Final = frozenset(
     {
         *("Get", "Heads", "List", "History", "GetStore", "ListStores", "WhoAmI", "GetServiceStatus"),
         *("ListRoles", "ListAudit", "ListDeadLetters"),
-        *("ListReleases", "GetRelease", "ListReleaseRows", "ProveRelease", "GetReleaseCertificate"),
+        *("ListReleases", "GetRelease", "ListReleaseRows", "ProveRelease", "GetReleaseCertificate", "ListRowReleases"),
     }
 )
 """They change nothing that a second one would change again, so they may be made again wherever they have failed."""

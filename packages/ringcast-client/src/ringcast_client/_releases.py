@@ -125,6 +125,22 @@ class ReleaseRowInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class RowReleaseInfo:
+    """A release that has a row, and what became of the row in it.
+
+    ``version`` and ``undo_version``: what the row was published and written back with, 0 if it was not.
+    ``proven_at_ms``: when the release was proven, 0 if it is not.
+    """
+
+    number: int
+    state: ReleaseState
+    outcome: ReleaseOutcome
+    version: int
+    undo_version: int
+    proven_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class StagedRelease:
     """What was staged: a difference for each key. ``release`` is ``None`` where nothing differs."""
 
@@ -236,6 +252,26 @@ class ReleaseCalls:
             if not reply.next:
                 return
             request.after = reply.next
+
+    async def row_releases(self, store: str, key: str, row_id: str) -> list[RowReleaseInfo]:
+        """The newest releases that have a row, up to 20, the newest first, as long as their rows are kept.
+
+        Raises:
+            UnknownStoreError, StoreDeletedError: there is no such store.
+        """
+        request = pb.ListRowReleasesRequest(**where(store, key), row_id=row_id)
+        reply = await self._calls.unary(self._calls.rpc.ListRowReleases, request)
+        return [
+            RowReleaseInfo(
+                each.number,
+                _STATES[each.state],
+                _OUTCOMES[each.outcome],
+                each.version,
+                each.undo_version,
+                each.proven_at_ms,
+            )
+            for each in reply.releases
+        ]
 
     async def publish_release(self, store: str, number: int, *, reason: str | None = None) -> ReleaseInfo:
         """Begins to publish a release; the service goes on by itself. See :meth:`follow_release`.

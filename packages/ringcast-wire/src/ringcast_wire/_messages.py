@@ -246,7 +246,7 @@ class Event(msgspec.Struct, frozen=True, array_like=True):
 
     ``changes`` lists its rows with versions ``prev`` < v ≤ ``rev``, or is ``None`` when they are too many: fetch
     ``since`` then. ``committed_at_ms`` is the wall clock of the service at the write. ``history``: the history id that
-    the revisions belong to.
+    the revisions belong to. ``release``: the number of the release that all of it came by, 0 for none.
     """
 
     wire_version: int
@@ -255,6 +255,7 @@ class Event(msgspec.Struct, frozen=True, array_like=True):
     committed_at_ms: int
     changes: list[Change] | None
     history: str = ""
+    release: _Revision = 0
 
 
 class PartitionRequest(msgspec.Struct, frozen=True, array_like=True):

@@ -102,6 +102,8 @@ class RowReport(msgspec.Struct, frozen=True, array_like=True):
     failed_version: _Revision = 0
     failed_ms: _Ms = 0
     error: _Text = ""
+    release: _Revision = 0
+    """The release that the row's version came by; 0: none, or the worker has not had the event."""
 
 
 class WorkerReport(msgspec.Struct, frozen=True, array_like=True):

@@ -83,6 +83,7 @@ RULES: Final[dict[str, Rule]] = {
     "DropRelease": Rule(Role.WRITER),
     "ProveRelease": Rule(Role.READER),
     "GetReleaseCertificate": Rule(Role.READER),
+    "ListRowReleases": Rule(Role.READER),
     "Get": Rule(Role.READER),
     "List": Rule(Role.READER),
     "History": Rule(Role.READER),

@@ -17,6 +17,7 @@ from ringcast_wire import (
     RingcastError,
     check_idempotency_key,
     check_row,
+    check_row_id,
     limits,
     names,
     shown,
@@ -29,6 +30,7 @@ from ringcast_config_service.repository import (
     Release,
     ReleaseRow,
     Repository,
+    RowRelease,
     RowWrite,
     StageBatch,
     StagedRow,
@@ -44,6 +46,7 @@ TAKEOVER_MS: Final = 5_000
 """An instance goes on with a release at which no other has worked for so long."""
 _POLL_S: Final = 2.0
 _EXPIRY_S: Final = 60.0
+_ROW_RELEASES: Final = 20
 _MAX_PROBLEM_CHARS: Final = 500
 
 
@@ -118,6 +121,11 @@ class Releases:
         words = names.check_name("store", store), number, after, most, limits.MAX_BATCH_BYTES
         found = await self._releases.rows(*words, conflicts_only=conflicts_only)
         return ReleasePage(found, found[-1].place if found else 0)
+
+    async def of_row(self, store: str, key: str, row_id: str) -> list[RowRelease]:
+        """The newest releases that have a row, as long as their rows are kept."""
+        names.check_name("store", store)
+        return await self._releases.of_row(store, names.check_name("key", key), check_row_id(row_id), _ROW_RELEASES)
 
     async def publish(self, store: str, number: int, by: Authorship) -> Release:
         """Begins to publish a release; again: changes nothing, and this instance works at it."""

@@ -876,6 +876,38 @@ class ChangeReleaseRequest(_message.Message):
     reason: str
     def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class ListRowReleasesRequest(_message.Message):
+    __slots__ = ("store", "key", "row_id")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ROW_ID_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    key: str
+    row_id: str
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., row_id: _Optional[str] = ...) -> None: ...
+
+class ListRowReleasesResponse(_message.Message):
+    __slots__ = ("releases",)
+    RELEASES_FIELD_NUMBER: _ClassVar[int]
+    releases: _containers.RepeatedCompositeFieldContainer[RowRelease]
+    def __init__(self, releases: _Optional[_Iterable[_Union[RowRelease, _Mapping]]] = ...) -> None: ...
+
+class RowRelease(_message.Message):
+    __slots__ = ("number", "state", "outcome", "version", "undo_version", "proven_at_ms")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    UNDO_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROVEN_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    state: ReleaseState
+    outcome: ReleaseOutcome
+    version: int
+    undo_version: int
+    proven_at_ms: int
+    def __init__(self, number: _Optional[int] = ..., state: _Optional[_Union[ReleaseState, str]] = ..., outcome: _Optional[_Union[ReleaseOutcome, str]] = ..., version: _Optional[int] = ..., undo_version: _Optional[int] = ..., proven_at_ms: _Optional[int] = ...) -> None: ...
+
 class ProveReleaseRequest(_message.Message):
     __slots__ = ("store", "number")
     STORE_FIELD_NUMBER: _ClassVar[int]

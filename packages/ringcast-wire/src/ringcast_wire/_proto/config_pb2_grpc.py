@@ -204,6 +204,11 @@ class ConfigServiceStub:
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.GetReleaseRequest.SerializeToString,
                 response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ReleaseCertificate.FromString,
                 _registered_method=True)
+        self.ListRowReleases = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/ListRowReleases',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ListRowReleasesRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ListRowReleasesResponse.FromString,
+                _registered_method=True)
         self.Get = channel.unary_unary(
                 '/ringcast.config.v1.ConfigService/Get',
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.GetRequest.SerializeToString,
@@ -489,6 +494,13 @@ class ConfigServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListRowReleases(self, request, context):
+        """The newest releases that have a row, as long as their rows are kept.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Get(self, request, context):
         """Reads, for tools and applications beside the workers (workers read over NATS).
         """
@@ -710,6 +722,11 @@ def add_ConfigServiceServicer_to_server(servicer, server):
                     servicer.GetReleaseCertificate,
                     request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.GetReleaseRequest.FromString,
                     response_serializer=ringcast__wire_dot___proto_dot_config__pb2.ReleaseCertificate.SerializeToString,
+            ),
+            'ListRowReleases': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRowReleases,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ListRowReleasesRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.ListRowReleasesResponse.SerializeToString,
             ),
             'Get': grpc.unary_unary_rpc_method_handler(
                     servicer.Get,
@@ -1665,6 +1682,33 @@ class ConfigService:
             '/ringcast.config.v1.ConfigService/GetReleaseCertificate',
             ringcast__wire_dot___proto_dot_config__pb2.GetReleaseRequest.SerializeToString,
             ringcast__wire_dot___proto_dot_config__pb2.ReleaseCertificate.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRowReleases(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/ListRowReleases',
+            ringcast__wire_dot___proto_dot_config__pb2.ListRowReleasesRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.ListRowReleasesResponse.FromString,
             options,
             channel_credentials,
             insecure,

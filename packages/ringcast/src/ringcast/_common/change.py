@@ -32,6 +32,10 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     """The fencing token of the partition's owner, in a store with exclusive ownership; 0 in others. It rises with each
     owner, so that a database which a handler writes to can refuse an older one (``WHERE token <= ...``)."""
 
+    release: int = 0
+    """The number of the release that the change came by; 0: by another write, or with its partition, which does not say
+    it."""
+
     @property
     def stale(self) -> bool:
         """Whether it comes from the cache on the disk: the row may have changed since; that change comes later."""

@@ -147,6 +147,7 @@ class ChangeMaker:
                         committed,
                         None,
                         partition.grant,
+                        partition.release_of(row.version) if partition.releases else 0,
                     )
                 )
         return changes
@@ -194,4 +195,5 @@ class ChangeMaker:
             committed_at_ms,
             cached_age_s,
             partition.grant,
+            partition.release_of(row.version),
         )

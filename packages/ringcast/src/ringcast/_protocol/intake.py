@@ -46,6 +46,8 @@ class EventIntake:
                 self._set_apart(partition, event, token)
                 return
             partition.history = event.history
+        if event.release:
+            partition.note_release(event)
         kind = partition.classify(event)
         if kind is EventKind.DUPLICATE:
             self._stats.duplicates += 1

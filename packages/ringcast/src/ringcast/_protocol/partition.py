@@ -19,6 +19,8 @@ MAX_UNSAVED_ROWS: Final = 65_536
 """Changed rows of a partition that are remembered for the disk; past it the partition is written whole."""
 MAX_OWED_ROWS: Final = 65_536
 """Deleted rows of a silent partition that are remembered for its owner to be."""
+MAX_RELEASES: Final = 64
+"""Events of releases whose revisions are remembered."""
 MAX_WAITING_EVENTS: Final = 256
 """Events kept while a fetch is under way; past it only the highest revision is remembered, and fetched."""
 
@@ -163,6 +165,7 @@ class Partition:
         "number",
         "owed",
         "paced",
+        "releases",
         "replace",
         "retry_at",
         "rows",
@@ -185,6 +188,8 @@ class Partition:
         # Deletions newer than `applied`: without them a late reply could bring a deleted row back.
         self.tombstones: dict[str, int] = {}
         self.tokens: dict[int, Token] = {}
+        # What events have said of releases: after which revision, up to which one, and of which release.
+        self.releases: tuple[tuple[int, int, int], ...] = ()
         self.waiting: list[tuple[Event, Token]] = []
         # Deliveries of events of another history, by it and the revision: their changes have to be fetched.
         self.foreign: dict[tuple[str, int], Token] = {}
@@ -222,6 +227,16 @@ class Partition:
     def _enter(self, state: PartitionState) -> None:
         self.state = state
         self.live, self.cached, self.replace, self.dead = _FACTS[state]
+
+    def note_release(self, event: Event) -> None:
+        """Remembers which release the revisions of an event came by."""
+        noted = event.prev, event.rev, event.release
+        if noted not in self.releases:
+            self.releases = (*self.releases[1 - MAX_RELEASES :], noted)
+
+    def release_of(self, version: int) -> int:
+        """The number of the release that a revision came by; 0: by none, or that is not known (any more)."""
+        return next((release for prev, rev, release in self.releases if prev < version <= rev), 0)
 
     def accept(self, row: Row) -> bool:
         """Takes a row in, from whatever source, if it is newer than what is known of it."""

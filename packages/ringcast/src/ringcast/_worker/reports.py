@@ -160,6 +160,7 @@ class Reports:
             failed_version=failure.version if failure is not None else 0,
             failed_ms=_ago_ms(failure),
             error=clipped(failure.error) if failure is not None else "",
+            release=part.release_of(row.version) if row is not None else 0,
         )
 
 

@@ -12,7 +12,7 @@ from ringcast_config_service.grpc.input import answer
 from ringcast_config_service.grpc.rows import authorship, row_input
 from ringcast_config_service.proofs import Proofs
 from ringcast_config_service.releases import Releases
-from ringcast_config_service.repository import Authorship, Certificate, Release, ReleaseRow
+from ringcast_config_service.repository import Authorship, Certificate, Release, ReleaseRow, RowRelease
 from ringcast_config_service.writes.terms import KeyedRow
 
 
@@ -43,6 +43,10 @@ class ReleaseCalls(ConfigServiceServicer):
         words = request.store, request.number, request.after, request.limit
         page = await answer(context, self._releases.rows(*words, conflicts_only=request.conflicts_only))
         return pb.ListReleaseRowsResponse(rows=map(_row_message, page.rows), next=page.next)
+
+    async def ListRowReleases(self, request: pb.ListRowReleasesRequest, context: Context) -> pb.ListRowReleasesResponse:
+        found = await answer(context, self._releases.of_row(request.store, request.key, request.row_id))
+        return pb.ListRowReleasesResponse(releases=map(_row_release, found))
 
     async def PublishRelease(self, request: pb.ChangeReleaseRequest, context: Context) -> pb.Release:
         return await _changed(self._releases.publish, request, context)
@@ -123,6 +127,17 @@ def _certificate(certificate: Certificate) -> pb.ReleaseCertificate:
             )
             for key in certificate.keys
         ],
+    )
+
+
+def _row_release(found: RowRelease) -> pb.RowRelease:
+    return pb.RowRelease(
+        number=found.number,
+        state=RELEASE_STATES[found.state],
+        outcome=RELEASE_OUTCOMES[found.outcome],
+        version=found.version,
+        undo_version=found.undo_version,
+        proven_at_ms=found.proven_at_ms,
     )
 
 

@@ -196,7 +196,8 @@ class WriteRequest:
     request with its key was written before, its outcome is this one's, and nothing is written; of a bundle the first
     request has it. ``generation``: the repository's when the request was let in; once that has risen, the request is
     refused. ``by``: the history has it with each row. ``skip_conflicts``: a row whose condition does not hold is left
-    as it is, and the others are written.
+    as it is, and the others are written. ``release``: the number of the release that it is a part of; all requests that
+    are written together have the same.
     """
 
     store: StoreRecord
@@ -211,6 +212,7 @@ class WriteRequest:
     permit: Permit = field(default_factory=Permit)
     by: Authorship = NOBODY
     skip_conflicts: bool = False
+    release: int = 0
     bytes: int = field(init=False)
     partitions: frozenset[int] = field(init=False)
     """Those that its rows are in."""

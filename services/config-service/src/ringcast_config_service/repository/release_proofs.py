@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
-from ringcast_wire import ConditionFailedError, KeyCertificate, ReleaseState
+from ringcast_wire import ConditionFailedError, KeyCertificate, ReleaseOutcome, ReleaseState
 
 from ringcast_config_service.repository import audit
 from ringcast_config_service.repository.base import SERVICE
-from ringcast_config_service.repository.release_records import Certificate, KeyRevisions, Release
+from ringcast_config_service.repository.release_records import Certificate, KeyRevisions, Release, RowRelease
 from ringcast_config_service.repository.release_transactions import (
     REMOVE,
     Ask,
@@ -52,6 +52,16 @@ def version_of(sql: ReleaseStatements, store: str, number: int, key: str, row_id
     found = yield Ask(sql.release_version, (store, number, key, row_id))
     version: int = found[0][0] if found else 0
     return version
+
+
+def of_row(sql: ReleaseStatements, store: str, key: str, row_id: str, limit: int) -> Transaction[list[RowRelease]]:
+    """The newest releases that have a row, as long as their rows are kept."""
+    yield from check_store(sql, store)
+    found = yield Ask(sql.row_releases, (store, key, row_id, limit))
+    return [
+        RowRelease(number, ReleaseState(state), ReleaseOutcome(outcome), *rest)
+        for number, state, outcome, *rest in found
+    ]
 
 
 def set_proven(

@@ -129,6 +129,17 @@ class KeyRevisions(NamedTuple):
     ranges: dict[int, tuple[int, int]]
 
 
+class RowRelease(NamedTuple):
+    """A release that has a row, and what became of the row. ``version`` and the rest: 0 where there is none."""
+
+    number: int
+    state: ReleaseState
+    outcome: ReleaseOutcome
+    version: int
+    undo_version: int
+    proven_at_ms: int
+
+
 class Certificate(NamedTuple):
     """What proves a release, of each key."""
 
@@ -205,6 +216,9 @@ class ReleaseRepository(Protocol):
 
     async def version_of(self, store: str, number: int, key: str, row_id: str) -> int:
         """The version that a release has given to a row, 0 for none."""
+
+    async def of_row(self, store: str, key: str, row_id: str, limit: int) -> list[RowRelease]:
+        """The newest releases that have a row, as long as their rows are kept."""
 
     async def set_proven(
         self, store: str, number: int, keys: Sequence[KeyCertificate], instance: str

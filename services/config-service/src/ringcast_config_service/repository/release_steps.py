@@ -155,8 +155,9 @@ def _requests(
     if release.change_reason or (release.work == PUBLISH and release.reason):
         reason += f": {release.change_reason or release.reason}"
     by = Authorship(release.changed_by, _cut(reason))
+    number = release.number if release.work == PUBLISH else 0
     return [
-        WriteRequest(store, key, writes, generation=generation, skip_conflicts=True, by=by)
+        WriteRequest(store, key, writes, generation=generation, skip_conflicts=True, by=by, release=number)
         for key, writes in by_key.items()
     ]
 

@@ -56,6 +56,7 @@ class ReleaseStatements(NamedTuple):
     release_revisions: str
     release_histories: str
     release_version: str
+    row_releases: str
     insert_release_proof: str
     release_proofs: str
     is_proven: str

@@ -16,6 +16,7 @@ from ringcast_config_service.repository.release_records import (
     KeyRevisions,
     Release,
     ReleaseRow,
+    RowRelease,
     StageBatch,
     Step,
 )
@@ -66,6 +67,9 @@ class TransactedReleases(ABC):
 
     async def version_of(self, store: str, number: int, key: str, row_id: str) -> int:
         return await self._read(lambda: release_proofs.version_of(self._sql, store, number, key, row_id))
+
+    async def of_row(self, store: str, key: str, row_id: str, limit: int) -> list[RowRelease]:
+        return await self._read(lambda: release_proofs.of_row(self._sql, store, key, row_id, limit))
 
     async def set_proven(
         self, store: str, number: int, keys: Sequence[KeyCertificate], instance: str

@@ -463,6 +463,7 @@ def events_of(
     ``written``: the last state of each row. Those of a partition with too many may all be left out.
     """
     stores = {request.store.name: request.store for request in requests}
+    release = requests[0].release
     by_partition: dict[tuple[KeyRef, int], list[PlannedRow]] = {ref: [] for ref in plan.heads}
     for row in written:
         by_partition[row.key, row.partition].append(row)
@@ -473,9 +474,9 @@ def events_of(
         prev, rev = (state.heads.get(ref) or Head()).revision, plan.heads[ref].revision
         listed = 0 < len(rows) <= limits.MAX_EVENT_CHANGES
         changes = sorted((_change(row, inline) for row in rows), key=_version) if listed else None
-        payload = encode(Event(WIRE_VERSION, prev, rev, now_ms, changes, history))
+        payload = encode(Event(WIRE_VERSION, prev, rev, now_ms, changes, history, release))
         if len(payload) > limits.MAX_EVENT_BYTES:
-            payload = encode(Event(WIRE_VERSION, prev, rev, now_ms, None, history))
+            payload = encode(Event(WIRE_VERSION, prev, rev, now_ms, None, history, release))
         yield PlannedEvent(
             names.notify_subject(key.store, key.name, ref.partition),
             names.event_msg_id(key.store, key.name, ref.partition, rev, history),

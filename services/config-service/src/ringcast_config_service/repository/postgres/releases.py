@@ -35,6 +35,7 @@ _SQL: Final = ReleaseStatements(
     release_revisions=Sql.RELEASE_REVISIONS,
     release_histories=Sql.RELEASE_HISTORIES,
     release_version=Sql.RELEASE_VERSION,
+    row_releases=Sql.ROW_RELEASES,
     insert_release_proof=Sql.INSERT_RELEASE_PROOF,
     release_proofs=Sql.RELEASE_PROOFS,
     is_proven=Sql.IS_PROVEN,

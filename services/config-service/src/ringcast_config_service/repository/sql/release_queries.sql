@@ -118,6 +118,14 @@ WHERE r.store = $1 AND r.number = $2
 -- The version that the release $2 of the store $1 has given to the row $4 of the key $3, 0 for none.
 SELECT version FROM release_rows WHERE store = $1 AND number = $2 AND config_key = $3 AND row_id = $4
 
+-- ROW_RELEASES --
+-- Up to $4 releases of the store $1 that have the row $3 of the key $2, the newest first, and when each was proven.
+SELECT r.number, r.state, s.outcome, s.version, s.undo_version, coalesce((
+    SELECT max(p.proven_at_ms) FROM release_proofs p WHERE p.store = r.store AND p.stage_id = r.stage_id
+), 0)
+FROM releases r JOIN release_rows s ON s.store = r.store AND s.number = r.number
+WHERE r.store = $1 AND s.config_key = $2 AND s.row_id = $3 ORDER BY r.number DESC LIMIT $4
+
 -- INSERT_RELEASE_PROOF --
 -- Stores what proves the release with the stage id $2 of the store $1 for the key $3: $5, found by the instance $4.
 INSERT INTO release_proofs (store, stage_id, config_key, proven_at_ms, instance, certificate)

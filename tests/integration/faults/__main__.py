@@ -119,7 +119,7 @@ def shape_of(system: str, chosen: argparse.Namespace) -> Shape:
         sqlite=system == "sqlite",
         token=system == "sqlite" and not chosen.callout,
         slow_workers=("worker1",),
-        small_disk=system == "server" and SmallDisk.supported(),
+        small_disk=system in ("server", "dispatch") and SmallDisk.supported(),
         service_options=SERVICE_OPTIONS,
         hold=chosen.hold,
         roles=chosen.roles,

@@ -81,6 +81,15 @@ class DispatchArena(Arena):
         self.answers.take(report)
         self.mirror.look()  # it was told of the report before the answers were
 
+    def another_agent(self) -> AgentProcess:
+        """One more with the same id, on the same host but for its socket, not started."""
+        return AgentProcess(self.directory / "copy", nats_url=self._linked("copy"), options=_OPTIONS)
+
+    def consumer_of(self, agent: AgentProcess, name: str) -> ConsumerProcess:
+        """A consumer of the group at an agent, which has started; it is not started."""
+        (key,) = self.shape.keys
+        return ConsumerProcess(name, address=agent.grpc_address, token=agent.token, key=key, history=self.history)
+
     async def group(self) -> Any:
         """The status of the group once every consumer is there and everything is settled."""
         assert self.agent is not None
@@ -124,13 +133,10 @@ class DispatchArena(Arena):
 
     async def _start(self) -> None:
         await super()._start()
-        (key,) = self.shape.keys
         options = (*_OPTIONS, "--lease-socket", str(self._lease_socket))
         self.agent = AgentProcess(self.directory / "agent", nats_url=self._linked("agent"), options=options)
         await off(self.agent.start)
         for name in CONSUMERS:
-            self.consumers[name] = ConsumerProcess(
-                name, address=self.agent.grpc_address, token=self.agent.token, key=key, history=self.history
-            )
+            self.consumers[name] = self.consumer_of(self.agent, name)
         await asyncio.gather(*(off(consumer.start) for consumer in self.consumers.values()))
         await self.group()

@@ -37,6 +37,7 @@ DISPATCH_KINDS = frozenset(
     {
         *("agent_killed", "agent_replaced", "consumer_killed", "nats_killed", "service_killed"),
         *("worker_killed", "worker_killed_and_restarted", "worker_replaced"),
+        *("agent_killed_thrice", "agent_copied", "seals_put_back", "seals_removed", "disk_full"),
     }
 )
 """What can be done where the partitions of the agent have an owner that reports nothing."""
@@ -340,7 +341,9 @@ def possible(names: Sequence[str], shape: Shape) -> list[Kind]:
     """The kinds among those named that can be done to a system of that shape."""
     system = "dispatch" if shape.dispatch else "cluster" if shape.cluster else "server"
     database = "sqlite" if shape.sqlite else "postgres"
-    found = [KINDS[name] for name in names if KINDS[name].only in ("", system)]
+    # The servers of dispatch are as those of a system with one.
+    systems = ("", system, *(("server",) if shape.dispatch else ()))
+    found = [KINDS[name] for name in names if KINDS[name].only in systems]
     found = [kind for kind in found if kind.database in ("", database)]
     logins = [""] if shape.callout else ["", "token" if shape.token else "password"]
     found = [kind for kind in found if kind.login in logins]

@@ -284,7 +284,7 @@ class Process:
         partition = self.world.draw.randrange(PARTITIONS)
         if (token := self.ownership.begin_call(partition, self.now)) is None:
             return
-        self.run(Call(self, partition, token, is_peers=token in self.peer_tokens))
+        self.run(Call(self, partition, token, is_peers=self.ownership.rule is Rule.PEERS))
 
     def run(self, call: Call) -> None:
         self.world.judge.begins(call)

@@ -79,7 +79,8 @@ class LetsGoAtOnce(Guard):
 class StopsInWordsOnly(Ownership):
     """Says that it has stopped while calls of the rule before run."""
 
-    def _draining(self) -> bool:
+    @property
+    def is_draining(self) -> bool:
         return False
 
 

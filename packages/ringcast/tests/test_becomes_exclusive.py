@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from random import Random
 from typing import Any, cast
 
@@ -162,6 +163,9 @@ class Gate:
 
     def end_last(self, partition: int) -> None:
         """Nothing waits for it."""
+
+    async def wait(self, awaitable: Awaitable[None]) -> None:
+        await awaitable
 
     def end(self) -> None:
         self.ended += 1

@@ -148,6 +148,9 @@ class Application:
     def acted(self, key: str) -> None:
         """Each was done at once."""
 
+    def extended(self, key: str, until: float) -> None:
+        """Its calls do not wait for longer."""
+
     def session_changed(self, key: str, runs: bool) -> None:
         self.court.moved.set()
 

@@ -125,6 +125,9 @@ class Node:
     def acted(self, key: str) -> None:
         self.court.moved.set()
 
+    def extended(self, key: str, until: float) -> None:
+        """Its calls do not wait for longer."""
+
     def session_changed(self, key: str, runs: bool) -> None:
         self.court.moved.set()
 

@@ -69,6 +69,13 @@ OWNERS: Final = (
         "Calls of handler or callbacks that took longer than the store's call_bound_ms (strategy sticky).",
     ),
     _owner(
+        "config_calls_ended_total",
+        "counter",
+        _KEY,
+        "calls",
+        "Calls that waited, and were cancelled: their session was over, and their bound was up (strategy sticky).",
+    ),
+    _owner(
         "config_call_over_bound_seconds",
         "gauge",
         _KEY_WORKER,

@@ -51,6 +51,8 @@ class Stats:
     """Those of them that took longer than ``handler_timeout_s``."""
     calls_over_bound: int = 0
     """Calls of the handler, ``on_assigned`` or ``on_revoked`` that took longer than the store's ``call_bound_ms``."""
+    calls_ended: int = 0
+    """Such calls that waited, and were cancelled: their session was over, and their bound was up."""
     fence_refusals: int = 0
     """Calls of the handler, ``on_assigned`` or ``on_revoked`` that were not let start: the fence had passed, or the
     partition was another worker's."""

@@ -205,7 +205,7 @@ class StickyCoordinator:
     def begin_call(self, key: str, partition: int) -> ExclusiveCall | None:
         """Lets one handler call start now, or not. It has to end within ``call_s``, and then :meth:`ExclusiveCall.end`.
 
-        That bound is what the proof rests on: the caller has to enforce it.
+        That bound is what the proof rests on: the caller enforces it, by what ``extended`` of the participant says.
         """
         return self._owned[key].begin_call(partition)
 

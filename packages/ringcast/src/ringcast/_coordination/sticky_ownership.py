@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -46,6 +47,12 @@ class ExclusiveParticipant(Protocol):
 
     def session_changed(self, key: str, runs: bool, /) -> None:
         """A session has begun, or has ended otherwise than by what this worker wanted."""
+
+    def extended(self, key: str, until: float, /) -> None:
+        """Calls that wait are to be ended at ``until``, by the loop's clock, and no longer at an earlier time.
+
+        Those of a session that is over are ended at the time that was said last.
+        """
 
     def settled(self, key: str, partitions: frozenset[int], /) -> None:
         """The table has these partitions, or none, for the session that runs; what it says has come to rest."""
@@ -112,6 +119,7 @@ class KeyOwnership:
         self._share: frozenset[int] = frozenset()
         self._guarded = 0
         self._is_free = False
+        self._calls_until = -math.inf
         self._ownership = self._new()
         self.state = StateWriter(
             names.state_key(key, worker_id), lambda: self._ownership.record, records, clock, self._log
@@ -280,6 +288,9 @@ class KeyOwnership:
         if self._comes_back and not self._is_acting and self.is_idle:
             self._start_over()
         self._actions.extend(self._ownership.take_actions())
+        if (until := self._ownership.calls_until) != self._calls_until:
+            self._calls_until = until
+            self._participant.extended(self._key, asyncio.get_running_loop().time() + until - self._clock())
         if not self._is_acting:
             self._is_acting = True
             try:

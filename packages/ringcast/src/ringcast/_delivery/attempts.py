@@ -18,7 +18,7 @@ from ringcast._common.config import WorkerConfig
 from ringcast._common.measures import KeyMeasures
 from ringcast._common.stats import Stats
 from ringcast._delivery.calls import HandlerCall
-from ringcast._delivery.gate import CallGate, NotAdmittedError
+from ringcast._delivery.gate import Admission, CallEndedError, CallGate, NotAdmittedError
 
 Handler: TypeAlias = Callable[[Change], Awaitable[None] | None]
 """Takes a change. A plain function runs in the event loop, so it should not block."""
@@ -66,13 +66,18 @@ class Attempts:
                     return NotAdmittedError(f"partition {change.partition} is lost")
             try:
                 last = (
-                    begun if isinstance(begun, BaseException) else await self._call(handler, change, begun, ours=ours)
+                    begun
+                    if isinstance(begun, BaseException)
+                    else await self._call(handler, change, begun, admission, ours=ours)
                 )
             finally:
                 if admission is not None:
                     admission.end()
             if last is None:
                 return None
+            if isinstance(last, CallEndedError):
+                call.lose()
+                return last
             begun = None
             if tries_left:
                 if call.lost or isinstance(last, ValueSealedError):  # the same bytes will not open a moment later
@@ -86,7 +91,13 @@ class Attempts:
         return last
 
     async def _call(
-        self, handler: Handler, change: Change, begun: Awaitable[None] | None, *, ours: bool
+        self,
+        handler: Handler,
+        change: Change,
+        begun: Awaitable[None] | None,
+        admission: Admission | None,
+        *,
+        ours: bool,
     ) -> BaseException | None:
         """Calls the handler, or waits for a call that was begun; returns its error."""
         latency, began_s = self._latency, 0.0
@@ -95,10 +106,11 @@ class Attempts:
         try:
             result = handler(change) if begun is None else begun
             if inspect.isawaitable(result):
-                await (result if self.timeout_s is None else self._timed(result, self.timeout_s))
+                waits = result if self.timeout_s is None else self._timed(result, self.timeout_s)
+                await (waits if admission is None else admission.wait(waits))
         except ENDS_THE_PROCESS:
             raise
-        except NotAdmittedError as error:
+        except (NotAdmittedError, CallEndedError) as error:
             return error
         except BaseException as error:  # whatever the application raises
             if isinstance(error, asyncio.CancelledError) and not self._stopping.goes_on(ours=ours):

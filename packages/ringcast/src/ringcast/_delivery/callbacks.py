@@ -12,7 +12,7 @@ from ringcast_wire import EventLog
 
 from ringcast._common.cancellation import ENDS_THE_PROCESS, Stopping
 from ringcast._common.stats import Stats
-from ringcast._delivery.gate import CallGate
+from ringcast._delivery.gate import Admission, CallEndedError, CallGate
 
 Listener: TypeAlias = Callable[[str, frozenset[int]], Awaitable[None] | None]
 """Takes a config key and the partitions that were assigned or revoked."""
@@ -71,6 +71,8 @@ class OwnershipCallbacks:
                     await self._run_free(listener, key, assigned, partitions)
         except ENDS_THE_PROCESS:
             raise
+        except CallEndedError:
+            pass  # the gate has said so
         except BaseException as error:  # whatever the application raises
             if isinstance(error, asyncio.CancelledError) and not self._stopping.goes_on(ours=ours):
                 raise
@@ -81,12 +83,14 @@ class OwnershipCallbacks:
             for number in partitions:
                 gate.end_last(number)
 
-    async def _run(self, listener: Listener, key: str, partitions: frozenset[int]) -> None:
+    async def _run(
+        self, listener: Listener, key: str, partitions: frozenset[int], admission: Admission | None = None
+    ) -> None:
         self._running_since = time.monotonic()
         try:
             result = listener(key, partitions)
             if inspect.isawaitable(result):
-                await result
+                await (result if admission is None else admission.wait(result))
         finally:
             self._running_since = None
 
@@ -111,7 +115,8 @@ class OwnershipCallbacks:
                 partitions &= self._told
                 self._told -= partitions
             if listener is not None and partitions:
-                await self._run(listener, key, partitions)
+                any_of_them = next(iter(admissions.values()), None)  # all have the same time to end
+                await self._run(listener, key, partitions, any_of_them)
         finally:
             for admission in admissions.values():
                 admission.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Protocol
 
 
@@ -9,8 +10,19 @@ class NotAdmittedError(Exception):
     """A call may not start: the worker does not own the partition any more. No fault of the application's."""
 
 
+class CallEndedError(Exception):
+    """A call was cancelled: its session is over, and its bound was up. It counts as not made, whatever it returned."""
+
+
 class Admission(Protocol):
     """A call that has been let start."""
+
+    async def wait(self, awaitable: Awaitable[None], /) -> None:
+        """Waits for what the call gives; cancels it where it runs when calls have to have ended.
+
+        Raises:
+            CallEndedError: it was cancelled. One that ignores that, or tidies up, is waited for all the same.
+        """
 
     def end(self) -> None:
         """The call has returned."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from enum import Enum, auto
 from itertools import groupby
 from typing import Final
@@ -13,6 +14,7 @@ from ringcast_wire import EventLog
 from ringcast._common.stats import Trigger
 from ringcast._coordination.sticky import StickyCoordinator
 from ringcast._coordination.sticky_ownership import ExclusiveCall
+from ringcast._delivery.gate import CallEndedError
 from ringcast._protocol.sticky.ownership import OwnedState
 from ringcast._worker.session import KeySession
 
@@ -29,13 +31,43 @@ class Wish(Enum):
 class AdmittedCall:
     """A call that has been let start, and its time."""
 
-    __slots__ = ("_call", "_gate", "began_s", "partition")
+    __slots__ = ("_call", "_gate", "_limit", "began_s", "partition")
 
     def __init__(self, call: ExclusiveCall, gate: KeyGate, partition: int) -> None:
         self.partition: Final = partition
         self._call = call
         self._gate = gate
+        self._limit: asyncio.Timeout | None = None
         self.began_s: Final = time.monotonic()
+
+    async def wait(self, awaitable: Awaitable[None]) -> None:
+        """Waits for what the call gives, and cancels it when calls have to have ended.
+
+        Raises:
+            CallEndedError: it was cancelled. What it has returned or raised after that does not count.
+        """
+        limit = asyncio.timeout_at(self._gate.calls_until)
+        try:
+            async with limit:
+                self._limit = limit
+                await awaitable
+        except Exception as error:
+            if limit.expired():
+                raise self._ended(limit) from error
+            raise
+        finally:
+            self._limit = None
+        if limit.expired():
+            raise self._ended(limit)
+
+    def _ended(self, limit: asyncio.Timeout) -> CallEndedError:
+        now = asyncio.get_running_loop().time()
+        return self._gate.cancelled(self, now - (limit.when() or now))
+
+    def extend(self, until: float | None) -> None:
+        """It may wait until this time of the loop, or for as long as it wants."""
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(until)
 
     def end(self) -> None:
         """The call has returned."""
@@ -45,6 +77,9 @@ class AdmittedCall:
 
 class KeyGate:
     """A :class:`CallGate` of one key. ``bound_s``: what one call may take at most, as the store has it.
+
+    ``calls_until``: when calls that wait are cancelled, by the loop's clock. Each refresh of the session moves that on;
+    ``None``: never.
 
     ``adopted``: by partition, the tokens with which a peer has become an exclusive owner. Changes that were under way
     then have none: they are let through as long as the partition is owned with that token.
@@ -62,6 +97,7 @@ class KeyGate:
         self._session = session
         self._coordinator = coordinator
         self._running: dict[AdmittedCall, None] = {}
+        self.calls_until: float | None = None
 
     def begin(self, partition: int, token: int | None = None) -> AdmittedCall | None:
         """Lets a call start."""
@@ -95,6 +131,20 @@ class KeyGate:
         self._running[admitted] = None
         return admitted
 
+    def extend(self, until: float | None) -> None:
+        """Calls that run now, and those that start from now on, may wait until this time of the loop."""
+        self.calls_until = until
+        for call in self._running:
+            call.extend(until)
+
+    def cancelled(self, call: AdmittedCall, late_s: float) -> CallEndedError:
+        """A call was cancelled, and has returned ``late_s`` after that; gives the error for it."""
+        self._session.machine.stats.calls_ended += 1
+        took_s = time.monotonic() - call.began_s
+        facts = {"partition": call.partition, "seconds": round(took_s, 3), "late_s": round(late_s, 3)}
+        self._session.log.warning("call.ended", **facts)
+        return CallEndedError(f"the session is over that a call of partition {call.partition} started in")
+
     def ended(self, call: AdmittedCall) -> None:
         """A call has returned."""
         if call not in self._running:
@@ -125,6 +175,8 @@ class ExclusiveKeys:
         self._wanted: dict[str, frozenset[int]] = dict.fromkeys(sessions, frozenset())
         """Partitions that events are wanted of. Those that a cache had are held before that."""
         self._coordinator: StickyCoordinator | None = None
+        self._gates: dict[str, KeyGate] = {}
+        self._calls_until: dict[str, float] = {}
 
     def follow(self, coordinator: StickyCoordinator, bound_s: float) -> None:
         """Has this coordinator let the calls of the application start. To be called once, before it runs."""
@@ -135,7 +187,8 @@ class ExclusiveKeys:
     def _gate(self, key: str, gate: KeyGate) -> None:
         """Has a gate let the calls of a key start from now on."""
         session = self._sessions[key]
-        session.applier.gate = gate
+        gate.extend(self._calls_until.get(key))
+        session.applier.gate = self._gates[key] = gate
         session.on_pumped = lambda: self._look_at_prepared(key)
 
     # ---- what the coordinator wants
@@ -172,6 +225,12 @@ class ExclusiveKeys:
         vitals.works("session")
         if not vitals.assigned:
             vitals.joins()
+
+    def extended(self, key: str, until: float) -> None:
+        """Calls that wait are to be cancelled at ``until``, by the loop's clock, and no longer at an earlier time."""
+        self._calls_until[key] = until
+        if (gate := self._gates.get(key)) is not None:
+            gate.extend(until)
 
     def settled(self, key: str, partitions: frozenset[int]) -> None:
         """The share of this worker is known: what was restored of other partitions is given up."""

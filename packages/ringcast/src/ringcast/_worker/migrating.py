@@ -128,6 +128,8 @@ class MigratingKeys(ExclusiveKeys):
                 self._coordinator.end_last_call(key, number)
         self._guarded.discard(key)
         session.applier.gate = None
+        if (gate := self._gates.pop(key, None)) is not None:
+            gate.extend(None)  # nothing bounds the calls of peers, nor those that have become such
         session.vitals.works("session")
         self._log.info("migration.let_go", key=key)
         if key in self._begun:

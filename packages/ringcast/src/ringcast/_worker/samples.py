@@ -127,6 +127,7 @@ class WorkerSamples:
             yield Sample("config_phase_partitions", (*owner, phase), count)
         yield Sample("config_fence_refusals_total", key, stats.fence_refusals)
         yield Sample("config_calls_over_bound_total", key, stats.calls_over_bound)
+        yield Sample("config_calls_ended_total", key, stats.calls_ended)
         yield Sample("config_call_over_bound_seconds", owner, gate.over_bound_s if gate is not None else 0.0)
         yield Sample("config_unreadable_owner_records_total", owner, report.unreadable)
         yield Sample("config_key_load", owner, report.load)

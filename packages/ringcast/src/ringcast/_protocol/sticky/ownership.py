@@ -144,7 +144,7 @@ class Ownership:
         self._seen = self._acts_since = 0
         self._number = self._first = self._last = self._ended = 0
         self._leaving = self._closed = self._is_broken = False
-        self._last_until = -math.inf
+        self._last_until = self._calls_until = -math.inf
         self._actions: list[Action] = []
         self._share: frozenset[int] = frozenset()
         self._named: frozenset[int] = frozenset()
@@ -214,6 +214,15 @@ class Ownership:
     def wake_at(self) -> float | None:
         """When to poll next: the fence, while there is a session."""
         return self._fence.until if self._number else None
+
+    @property
+    def calls_until(self) -> float:
+        """When the bound of the last call that may have started is up: the shell ends what waits then.
+
+        While a session runs, each refresh moves this on. It stays where it is once the session is over, until the next
+        begins: no call of the one before runs then. Minus infinity before there was one.
+        """
+        return self._bound_is_up() if self._number else self._calls_until
 
     @property
     def has_left(self) -> bool:
@@ -350,7 +359,11 @@ class Ownership:
     def _end_session(self, *, last_until: float = -math.inf) -> None:
         """``last_until``: when the fence of the session passes, if its last calls may still be made."""
         if self._number:
+            self._calls_until = self._bound_is_up()
             self._number, self._last_until = 0, last_until
+
+    def _bound_is_up(self) -> float:
+        return self._fence.until + self._fence.times.call_s
 
     def _aim(self, number: int) -> tuple[Aim, int]:
         """What the table wants of this session for a partition, and the token that it is about."""

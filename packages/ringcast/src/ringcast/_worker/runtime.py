@@ -189,7 +189,8 @@ class Runtime:
             return
         if self.replay_taker is not None:
             raise MismatchError(
-                f"store {self._config.store!r} has the strategy sticky, which no groups of an agent serve",
+                f"store {self._config.store!r} has the strategy sticky, which no groups of an agent serve: use a "
+                "worker, or subscribe without a group",
                 field="strategy",
             )
 

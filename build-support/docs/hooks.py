@@ -14,6 +14,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,7 +44,9 @@ def slug(heading: str, separator: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", separator)
 
 
+@event_priority(100)
 def on_config(config: Any) -> Any:
+    """Before that of mkdocstrings, which takes its paths then."""
     config.mdx_configs.setdefault("toc", {})["slugify"] = slug
     sources = [str(path.parent) for path in packages().values()]
     config.plugins["mkdocstrings"].config.handlers["python"]["paths"] = sources

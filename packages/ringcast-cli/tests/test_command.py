@@ -261,7 +261,7 @@ def test_a_token_for_nats_is_printed_once_with_its_line(
     made = json.loads(capsys.readouterr().out)
     assert made["token"] not in made["line"]
     file = tmp_path / "tokens"
-    file.write_text(made["line"])
+    file.write_text(f"{made['line']}\n")
     (known,) = read_worker_tokens(str(file))
     assert (known.principal, known.digest) == ("fleet", digest(made["token"]))
     assert known.scope == f"{kind}=fleet-* gateway/a,b other/c"
@@ -275,14 +275,14 @@ def test_a_token_is_printed_once_with_its_line(capsys: pytest.CaptureFixture[str
     assert made["name"] == "deploy"
     assert made["token"] not in made["line"]
     file = tmp_path / "tokens"
-    file.write_text(made["line"])
+    file.write_text(f"{made['line']}\n")
     assert read_known_tokens(str(file)) == [KnownToken("deploy", digest(made["token"]))]
     assert run(["token", "create", "deploy"]) == 0
     labels, values = zip(*(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()), strict=True)
     assert labels == ("token", "line")
     assert values[1] == token_line("deploy", values[0])
     assert run(["token", "create", "deploy", "--expires", "24h", "--json"]) == 0
-    file.write_text(json.loads(capsys.readouterr().out)["line"])
+    file.write_text(f"{json.loads(capsys.readouterr().out)['line']}\n")
     (known,) = read_known_tokens(str(file))
     assert 86_000 < (known.expires_at_s or 0) - time.time() <= 86_400
     assert run(["token", "create", "no name"]) == _exit_codes.FAILED

@@ -463,7 +463,7 @@ def events_of(
     ``written``: the last state of each row. Those of a partition with too many may all be left out.
     """
     stores = {request.store.name: request.store for request in requests}
-    release = requests[0].release
+    (release,) = {request.release for request in requests} or {0}  # a step of a release writes by itself
     by_partition: dict[tuple[KeyRef, int], list[PlannedRow]] = {ref: [] for ref in plan.heads}
     for row in written:
         by_partition[row.key, row.partition].append(row)

@@ -6,15 +6,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from ringcast_core import row_partition
 from ringcast_wire import (
+    Backoff,
     EventLog,
     InternalError,
     InvalidInputError,
     ReleaseState,
     RingcastError,
+    UnavailableError,
     check_idempotency_key,
     check_row,
     check_row_id,
@@ -44,6 +47,8 @@ log = EventLog(logging.getLogger(__name__))
 
 TAKEOVER_MS: Final = 5_000
 """An instance goes on with a release at which no other has worked for so long."""
+HALTED_AFTER_S: Final = 30.0
+"""A release has halted once its steps could not be done for so long, and at once when one was refused."""
 _POLL_S: Final = 2.0
 _EXPIRY_S: Final = 60.0
 _ROW_RELEASES: Final = 20
@@ -168,11 +173,25 @@ def _check_limit(limit: int, most: int) -> int:
     return limit or most
 
 
+def _backoff() -> Backoff:
+    return Backoff(lambda: 1.0, first_s=0.1, most_s=5.0)
+
+
+@dataclass(slots=True)
+class _Tries:
+    """How the last steps of a release went here. ``due_s``: when the next one is to be tried."""
+
+    due_s: float = 0.0
+    failing_since_s: float | None = None
+    backoff: Backoff = field(default_factory=_backoff)
+
+
 class ReleaseWork:
     """Publishes, undoes and removes releases, step by step: those that callers here have begun, and those at which no
     instance has worked for ``takeover_ms``. Of several releases each has a step in turn.
 
-    A step that fails is tried again when nobody has worked at its release for so long.
+    A step that could not be done is tried again, later each time (0.1 s to 5 s). One that was refused is tried again
+    when nobody has worked at its release for ``takeover_ms``.
     """
 
     def __init__(
@@ -185,6 +204,7 @@ class ReleaseWork:
         staged_ms: int,
         kept_ms: int,
         takeover_ms: int = TAKEOVER_MS,
+        halted_after_s: float = HALTED_AFTER_S,
     ) -> None:
         self._releases = repository.releases
         self._generation = repository.histories
@@ -194,54 +214,65 @@ class ReleaseWork:
         self._staged_ms = staged_ms
         self._kept_ms = kept_ms
         self._takeover_ms = takeover_ms
-        self._mine: dict[tuple[str, int], None] = {}
+        self._halted_after_s = halted_after_s
+        self._mine: dict[tuple[str, int], _Tries] = {}
         self._wake = asyncio.Event()
 
     def take(self, store: str, number: int) -> None:
         """Something is to be done with a release."""
-        self._mine[store, number] = None
+        self._mine[store, number] = _Tries()
         self._wake.set()
 
     async def run(self) -> None:
         """Works until it is cancelled, which may be anywhere."""
         expiry_s = time.monotonic()
         while True:
-            self._wake.clear()
             try:
-                for store, number in await self._releases.due(self._takeover_ms):
-                    self._mine[store, number] = None
+                for place in await self._releases.due(self._takeover_ms):
+                    self._mine.setdefault(place, _Tries())
                 if time.monotonic() >= expiry_s:
                     expiry_s = time.monotonic() + _EXPIRY_S
                     await self._expire()
             except RingcastError as error:
                 log.warning("releases.unreadable", error=error)
-            due_s = time.monotonic() + _POLL_S
-            while self._mine and time.monotonic() < due_s:
-                for store, number in list(self._mine):
-                    await self._turn(store, number)
-            if not self._mine:
-                try:
-                    async with asyncio.timeout(max(0.0, due_s - time.monotonic())):
-                        await self._wake.wait()
-                except TimeoutError:
-                    continue
+            poll_s = time.monotonic() + _POLL_S
+            while (now_s := time.monotonic()) < poll_s:
+                self._wake.clear()
+                if ready := [each for each in self._mine.items() if each[1].due_s <= now_s]:
+                    for place, tries in ready:
+                        await self._turn(*place, tries)
+                else:
+                    next_s = min([poll_s, *(tries.due_s for tries in self._mine.values())])
+                    await self._wait(next_s - now_s)
+
+    async def _wait(self, most_s: float) -> None:
+        """Until there is something new to do, for ``most_s`` at most."""
+        try:
+            async with asyncio.timeout(most_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return
 
     async def _expire(self) -> None:
         while (release := await self._releases.expire(self._staged_ms, self._kept_ms)) is not None:
             log.info("release.expired", store=release.store, release=release.number, state=str(release.state))
-            self._mine[release.store, release.number] = None
+            self._mine[release.store, release.number] = _Tries()
 
-    async def _turn(self, store: str, number: int) -> None:
+    async def _turn(self, store: str, number: int, tries: _Tries) -> None:
         try:
             step = await self._step(store, number)
+        except UnavailableError as error:
+            await self._failed(store, number, tries, error)
         except RingcastError as error:
-            await self._halt(store, number, error)
+            await self._halt(store, number, tries, error)
         except Exception as error:
             log.error("release.failed", exc_info=True, store=store, release=number)
-            await self._halt(store, number, InternalError(f"the step failed: {type(error).__name__}"))
+            await self._failed(store, number, tries, InternalError(f"the step failed: {type(error).__name__}"))
         else:
+            tries.failing_since_s = None
+            tries.backoff.reset()
             if step.done:
-                self._mine.pop((store, number), None)
+                self._forget(store, number, tries)
                 release = step.release
                 if release.state in {ReleaseState.PUBLISHED, ReleaseState.UNDONE} and release.kept:
                     facts = {"published": release.published, "undone": release.undone, "skipped": release.skipped}
@@ -258,10 +289,26 @@ class ReleaseWork:
             self._measures.wrote(store, key, rows, "ok", time.perf_counter() - started_s)
         return step
 
-    async def _halt(self, store: str, number: int, error: RingcastError) -> None:
-        self._mine.pop((store, number), None)
+    async def _failed(self, store: str, number: int, tries: _Tries, error: RingcastError) -> None:
+        """A step could not be done, and may be in a moment."""
+        now_s = time.monotonic()
+        if tries.failing_since_s is None:
+            tries.failing_since_s = now_s
+        if now_s - tries.failing_since_s >= self._halted_after_s:
+            await self._halt(store, number, tries, error)
+            return
+        tries.due_s = now_s + tries.backoff.next_s()
+        log.info("release.postponed", store=store, release=number, failures=tries.backoff.failures, error=error)
+
+    async def _halt(self, store: str, number: int, tries: _Tries, error: RingcastError) -> None:
+        self._forget(store, number, tries)
         log.warning("release.halted", store=store, release=number, error=error)
         try:
             await self._releases.set_problem(store, number, str(error)[:_MAX_PROBLEM_CHARS])
         except RingcastError as unnoted:
             log.warning("releases.unreadable", error=unnoted)
+
+    def _forget(self, store: str, number: int, tries: _Tries) -> None:
+        """There is nothing to do for now, unless a caller has begun something meanwhile."""
+        if self._mine.get((store, number)) is tries:
+            del self._mine[store, number]

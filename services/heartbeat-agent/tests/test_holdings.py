@@ -47,7 +47,7 @@ class Record:
         await self.answers.wait()
         after = since or 0
         whole = history != "h" or after > self.revision
-        rows = [row for row in self.rows.values() if row.version > after or (whole and not row.deleted)]
+        rows = [row for row in self.rows.values() if (not row.deleted if whole else row.version > after)]
         return PartitionRows(0, self.revision, whole, sorted(rows, key=lambda row: row.version)), "h"
 
 
@@ -267,6 +267,30 @@ async def test_a_partition_without_a_seal_that_goes_while_it_is_read_counts_only
     one.move(owns=False)
     await until(lambda: hosts.bucket.entries[KEY].seal.holder == "")
     assert sealed(hosts) == (4, (1, 2, 3))
+
+
+async def test_answers_count_although_the_history_was_not_known_when_the_partition_came(hosts: Any) -> None:
+    """The key had no revision then. The partition goes before it was looked how far the group has come."""
+    one = hosts("one", owns=True)
+    one.history = ""
+    await one.holds()
+    one.history = "h"
+    one.take(hosts.record.write("a", "1"))
+    await one.hears(1)
+    one.answer(one.told[0])
+    one.move(owns=False)
+    await until(lambda: hosts.bucket.entries[KEY].seal.holder == "")
+    assert hosts.bucket.entries[KEY].seal.history == "h"
+    assert sealed(hosts) == (1, ())
+
+
+async def test_a_seal_without_a_history_hides_no_deletion(hosts: Any) -> None:
+    """Its host was killed before it could say how far it had come, and may have delivered the row."""
+    hosts.record.write("a", "1")
+    hosts.record.write("a", None)
+    hosts.bucket.entries[KEY] = SealEntry(1, GroupSeal(history="", revision=0))
+    one = hosts("one", owns=True)
+    assert await one.hears(1) == [("a", 2)]
 
 
 async def test_a_paused_host_leads_no_row_back(hosts: Any) -> None:

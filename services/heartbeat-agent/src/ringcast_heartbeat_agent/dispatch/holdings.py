@@ -268,6 +268,10 @@ class Holdings:
     def _begin(self, partition: int, since: Settled, *, known: bool) -> None:
         applied, history = self._source.applied().get(partition, 0), self._source.history
         missed = self._missed.pop(partition, 0)
+        if known and not since.history:
+            # The last host was killed before it could say what it had delivered: nothing is settled, of whichever
+            # history. What is read since the first revision of this one has the deletions too.
+            since = Settled(history, 0)
         current = (since.history, since.revision) == (history, applied) and missed <= since.revision
         if known:
             self._sealed.add(partition)

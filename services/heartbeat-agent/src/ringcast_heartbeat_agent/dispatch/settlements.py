@@ -48,7 +48,11 @@ class Settlements:
         """A message is settled: answered, or given up."""
         self._dirty = True
         tally = self.leaving.get(change.partition) or self._tallies.get(change.partition)
-        if tally is not None and tally.history == self._source.history:
+        if tally is None:
+            return
+        # A key has no history before its first revision: what came since is of the one that it has now.
+        tally.history = tally.history or self._source.history
+        if tally.history == self._source.history:
             tally.settle(change.version)
 
     def drop(self, change: Change) -> None:

@@ -293,6 +293,17 @@ async def test_a_seal_without_a_history_hides_no_deletion(hosts: Any) -> None:
     assert await one.hears(1) == [("a", 2)]
 
 
+async def test_a_worker_that_still_loads_hides_no_deletion(hosts: Any) -> None:
+    """It says that it has applied nothing, as does a seal by which nothing is settled."""
+    hosts.record.write("a", "1")
+    hosts.bucket.entries[KEY] = SealEntry(1, GroupSeal(history="h", revision=0))
+    one = hosts("one", owns=False)
+    one.revision = 0
+    hosts.record.write("a", None)
+    one.move(owns=True)
+    assert await one.hears(1) == [("a", 2)]
+
+
 async def test_a_paused_host_leads_no_row_back(hosts: Any) -> None:
     """It still has an old change of a row that another host has had newer ones of."""
     one, two = hosts("one", owns=True), hosts("two", owns=False)

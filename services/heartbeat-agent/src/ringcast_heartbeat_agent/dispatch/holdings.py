@@ -273,6 +273,8 @@ class Holdings:
             # history. What is read since the first revision of this one has the deletions too.
             since = Settled(history, 0)
         current = (since.history, since.revision) == (history, applied) and missed <= since.revision
+        if known and not since.revision:
+            current = False  # a worker that has just got the partition says 0 until it has the rows
         if known:
             self._sealed.add(partition)
         if self._progress.hold(partition, since, current=current):

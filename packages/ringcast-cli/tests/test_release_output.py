@@ -42,7 +42,7 @@ class Ending:
         return self._release
 
 
-async def accepted(*_: Any) -> None:
+async def accepted(*_: Any, **__: Any) -> None:
     pass
 
 

@@ -56,6 +56,8 @@ FROZEN = [
     "RandomSource",
     "ReleaseOutcome",
     "ReleaseState",
+    "Rollout",
+    "check_waves",
     "ReplayAnswer",
     "ReplayOutcome",
     "ReplayRequest",

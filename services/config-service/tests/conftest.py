@@ -76,6 +76,7 @@ class Bench:
     clock_ms: itertools.count[int] = field(default_factory=lambda: itertools.count(1_000))
 
     WITHOUT_POLICIES: ClassVar = (
+        "ALTER TABLE releases DROP COLUMN rollout",
         "ALTER TABLE stores DROP COLUMN migration",
         "ALTER TABLE stores DROP COLUMN policy",
         "ALTER TABLE partitions DROP COLUMN cap_rows",

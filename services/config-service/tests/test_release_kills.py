@@ -1,4 +1,5 @@
-"""The service is killed within and behind the transactions that publish and undo a release; the next one goes on."""
+"""The service is killed within and behind the transactions that publish and undo a release, at once and in waves; the
+next one goes on."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import grpc.aio
 import nats
 from ringcast_config_service.repository import HistoryFilter, ListFilter, make_repository
 from ringcast_testkit import ManagedProcess, NatsServer, until
-from ringcast_wire import decode_event, names
+from ringcast_wire import ReleaseOutcome, decode_event, names
 from ringcast_wire.grpc import ConfigServiceStub, pb
 
 SERVICE: Final = """
@@ -22,9 +23,10 @@ from ringcast_config_service.repository import release_steps
 from ringcast_config_service.repository.sqlite import releases as sqlite
 
 phase, where = sys.argv.pop(1).split(":")
-release_steps.STEP_ROWS = 4
+release_steps.STEP_ROWS = 2
 work.ReleaseWork.__init__.__kwdefaults__["takeover_ms"] = 0
 committed = 0
+at_gate = False
 
 def dies():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -37,13 +39,15 @@ def watched(transaction):
         except StopIteration as end:
             return end.value
         text = getattr(asked, "text", "WRITE")
-        if text in (sqlite._SQL.publish_page, sqlite._SQL.undo_page):
-            now = "publish" if text == sqlite._SQL.publish_page else "undo"
+        for name in ("publish", "wave", "undo"):
+            if text == getattr(sqlite._SQL, name + "_page"):
+                now = name
         answer = yield asked
-        if now == phase and committed and text == getattr(sqlite._SQL, where, "WRITE" if where == "write" else None):
+        due = at_gate if phase == "gate" else now == phase and committed
+        if due and text == getattr(sqlite._SQL, where, "WRITE" if where == "write" else None):
             dies()
 
-run, step = sqlite._run, sqlite.SqliteReleases.step
+run, step, pass_gate = sqlite._run, sqlite.SqliteReleases.step, sqlite.SqliteReleases.pass_gate
 
 async def counted(self, *words):
     global committed
@@ -54,12 +58,25 @@ async def counted(self, *words):
             dies()
     return done
 
+async def passed(self, *words):
+    global at_gate
+    if phase == "gate" and where == "reached":
+        dies()
+    at_gate = True
+    done = await pass_gate(self, *words)
+    if phase == "gate" and where == "committed":
+        dies()
+    at_gate = False
+    return done
+
 sqlite._run = lambda db, transaction: run(db, watched(transaction))
 sqlite.SqliteReleases.step = counted
+sqlite.SqliteReleases.pass_gate = passed
 main()
 """
 """The service with small steps. It kills itself in its second step of a phase, once it has done what ``where`` says, or
-right behind the commit of the first one, before an event of it is published."""
+right behind the commit of the first one, before an event of it is published. At the gate of a wave: before the
+transaction that passes it, in it, or right behind its commit."""
 
 ROWS: Final = 24
 
@@ -81,11 +98,12 @@ class Instance:
         await until(lambda: self.process.returncode is not None)
 
 
-async def change(instance: Instance, method: str) -> None:
+async def change(instance: Instance, method: str, request: object = None) -> None:
     """Asks for the change; the instance may die before it answers."""
     async with grpc.aio.insecure_channel(await instance.address()) as channel:
         try:
-            await getattr(ConfigServiceStub(channel), method)(pb.ChangeReleaseRequest(store="s", number=1))
+            call = getattr(ConfigServiceStub(channel), method)
+            await call(request or pb.ChangeReleaseRequest(store="s", number=1))
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.UNAVAILABLE:
                 raise
@@ -148,6 +166,46 @@ async def is_published(nats_url: str, wanted: dict[int, int]) -> bool:
     return reached == wanted
 
 
+async def judge(database: str, nats_url: str, before: dict[str, str]) -> None:
+    """After the undo: the rows are as they were, each was written once in each phase, and every event is published."""
+    repo = make_repository(database)
+    await repo.open()
+    try:
+        rows = [found.row async for page in repo.reader.list_rows("s", "k", ListFilter()) for found in page]
+        assert {row.row_id: row.value for row in rows} == before
+        written: dict[int, list[int]] = {}
+        async for page in repo.reader.history("s", "k", HistoryFilter()):
+            for revision in page:
+                written.setdefault(revision.partition, []).append(revision.row.version)
+        heads = (await repo.reader.heads("s", "k")).heads
+        published = (await repo.releases.get("s", 1)).published
+        assert sum(map(len, written.values())) == len(before) + 2 * published, "each row once in each phase"
+        assert written == {partition: list(range(1, head + 1)) for partition, head in enumerate(heads)}
+        wanted = dict(enumerate(heads))
+    finally:
+        await repo.close()
+    await until(lambda: is_published(nats_url, wanted))
+
+
+async def wave_of(database: str) -> tuple[int, bool]:
+    """The wave under way, and whether it is at its gate; none behind it has begun, and those before are published."""
+    repo = make_repository(database)
+    await repo.open()
+    try:
+        release = await repo.releases.get("s", 1)
+        rows = await repo.releases.rows("s", 1, 0, ROWS, 1 << 20, conflicts_only=False)
+        waves = {row.partition: (await repo.releases.of_row("s", "k", row.row_id, 1))[0].wave for row in rows}
+    finally:
+        await repo.close()
+    assert release.rollout is not None
+    wave, at_gate = release.rollout.wave, release.rollout.at_gate
+    for row in rows:
+        assert (row.outcome is ReleaseOutcome.PUBLISHED) or waves[row.partition] >= wave + at_gate
+        assert (row.outcome is ReleaseOutcome.WAITING) or waves[row.partition] <= wave
+    assert sum(row.outcome is ReleaseOutcome.PUBLISHED for row in rows) == release.published
+    return wave, at_gate
+
+
 async def test_an_instance_that_is_killed_anywhere_leaves_the_rest_to_the_next(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
@@ -162,7 +220,7 @@ async def test_an_instance_that_is_killed_anywhere_leaves_the_rest_to_the_next(
     try:
         first = start("publish:write")
         before = await stage(first)
-        await change(first, "PublishRelease")
+        await change(first, "PublishRelease", pb.PublishReleaseRequest(store="s", number=1))
         await first.died()
         await start("publish:committed").died()
         last = start("undo:set_undone")
@@ -177,22 +235,48 @@ async def test_an_instance_that_is_killed_anywhere_leaves_the_rest_to_the_next(
         done = await release(last)
         assert (done.published, done.undone, done.skipped) == (ROWS, ROWS, 0)
 
-        repo = make_repository(database)
-        await repo.open()
-        try:
-            rows = [found.row async for page in repo.reader.list_rows("s", "k", ListFilter()) for found in page]
-            assert {row.row_id: row.value for row in rows} == before
-            written: dict[int, list[int]] = {}
-            async for page in repo.reader.history("s", "k", HistoryFilter()):
-                for revision in page:
-                    written.setdefault(revision.partition, []).append(revision.row.version)
-            heads = (await repo.reader.heads("s", "k")).heads
-            assert sum(map(len, written.values())) == len(before) + 2 * ROWS, "each row once in each phase"
-            assert written == {partition: list(range(1, head + 1)) for partition, head in enumerate(heads)}
-            wanted = dict(enumerate(heads))
-        finally:
-            await repo.close()
-        await until(lambda: is_published(nats_url, wanted))
+        await judge(database, nats_url, before)
+    finally:
+        for instance in started:
+            instance.process.kill()
+
+
+async def test_an_instance_that_is_killed_anywhere_in_a_wave_leaves_the_rest_to_the_next(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    database = f"sqlite:{tmp_path / 'ringcast.db'}"
+    started: list[Instance] = []
+
+    def start(order: str) -> Instance:
+        directory = tmp_path / str(len(started))
+        directory.mkdir()
+        started.append(Instance(directory, order, nats_server.url, database))
+        return started[-1]
+
+    async def dies(order: str) -> tuple[int, bool]:
+        await start(order).died()
+        return await wave_of(database)
+
+    try:
+        first = start("wave:write")
+        before = await stage(first)
+        request = pb.PublishReleaseRequest(store="s", number=1, waves=[25, 50, 100])
+        await change(first, "PublishRelease", request)
+        await first.died()
+        assert await wave_of(database) == (1, False)
+        assert await dies("wave:committed") == (1, False)
+        assert await dies("wave:keep_old_rows_of_wave") >= (1, False)
+        assert (await dies("gate:reached"))[1]
+        wave, at_gate = await dies("gate:set_release")
+        assert at_gate, "it had passed it, and was killed before the commit"
+        assert await dies("gate:committed") == (wave + 1, False)
+        assert await dies("wave:set_published") == (wave + 1, False)
+        last = start("none:none")
+        await until(lambda: reached(last, pb.RELEASE_STATE_PUBLISHED))
+        assert (await release(last)).published == ROWS
+        await change(last, "UndoRelease")
+        await until(lambda: reached(last, pb.RELEASE_STATE_UNDONE))
+        await judge(database, nats_server.url, before)
     finally:
         for instance in started:
             instance.process.kill()

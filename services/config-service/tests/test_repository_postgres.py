@@ -284,8 +284,8 @@ async def test_addresses_that_can_not_be_used(postgres_url: str) -> None:
 
 
 async def test_a_newer_schema_is_left_alone(postgres_bench: Bench, other: Any) -> None:
-    await other.execute("UPDATE schema_version SET version = 10")
-    with pytest.raises(ConfigError, match="schema version 10: this build knows 9"):
+    await other.execute("UPDATE schema_version SET version = 11")
+    with pytest.raises(ConfigError, match="schema version 11: this build knows 10"):
         await make_repository(postgres_bench.address).open()
 
 

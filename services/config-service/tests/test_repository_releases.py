@@ -443,7 +443,14 @@ async def test_a_purge_takes_the_rows_of_releases_along(bench: Bench) -> None:
     while await bench.repo.deletions.purge_rows("s", None):
         pass
     await bench.repo.deletions.drop_store("s")
-    for table in ("releases", "release_rows", "release_keys", "release_numbers", "release_proofs"):
+    for table in (
+        "releases",
+        "release_rows",
+        "release_keys",
+        "release_numbers",
+        "release_proofs",
+        "release_partitions",
+    ):
         assert await bench.ask(f"SELECT count(*) FROM {table}") == [(0,)]
     other = make_repository(bench.address)
     await other.open()

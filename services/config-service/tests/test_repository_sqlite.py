@@ -72,7 +72,7 @@ async def test_files_that_can_not_be_used(tmp_path: Path) -> None:
 async def test_a_newer_schema_is_left_alone(sqlite_bench: Bench) -> None:
     path = sqlite_bench.address.removeprefix("sqlite:")
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE schema_version SET version = 10")
+        connection.execute("UPDATE schema_version SET version = 11")
     connection.close()
-    with pytest.raises(ConfigError, match="schema version 10: this build knows 9"):
+    with pytest.raises(ConfigError, match="schema version 11: this build knows 10"):
         await make_repository(sqlite_bench.address).open()

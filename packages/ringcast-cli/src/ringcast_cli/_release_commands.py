@@ -1,4 +1,4 @@
-"""``ringcast release stage|list|show|diff|publish|wait|undo|drop``."""
+"""``ringcast release stage|list|show|diff|publish|pause|resume|stop|wait|undo|drop``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, aclosing
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -21,7 +22,7 @@ from ringcast_client import (
     StagedRelease,
     SyncRefusedError,
 )
-from ringcast_wire import ReleaseOutcome, ReleaseState
+from ringcast_wire import InvalidInputError, ReleaseOutcome, ReleaseState, check_waves
 
 from ringcast_cli import _exit_codes as codes
 from ringcast_cli._client import service_client
@@ -29,6 +30,7 @@ from ringcast_cli._config import CliConfig
 from ringcast_cli._options import patience_option, settings_of, shared_options
 from ringcast_cli._output import note, print_json, print_table, visible
 from ringcast_cli._reading import input_of, open_input, reading_options
+from ringcast_cli._release_words import gate_words, state_words
 from ringcast_cli._source import BadLineError, InputError
 from ringcast_cli._sync_command import InputRows, difference_options
 
@@ -141,10 +143,10 @@ def list_releases(context: click.Context, store: str, limit: int) -> None:
         for one in found:
             print_json(one)
         return
-    rows = [
-        [str(one.number), str(one.state), str(one.rows), _time(one.staged_at_ms), one.author, one.reason]
-        for one in found
-    ]
+    rows = []
+    for one in found:
+        state = state_words(one.state, one.rollout)
+        rows.append([str(one.number), state, str(one.rows), _time(one.staged_at_ms), one.author, one.reason])
     print_table(["release", "state", "rows", "staged", "by", "reason"], rows, right=frozenset({0, 2}))
 
 
@@ -196,19 +198,87 @@ def diff(context: click.Context, store: str, number: int, conflicts: bool) -> No
     asyncio.run(run())
 
 
+class _Waves(click.ParamType[tuple[int, ...]]):
+    """Percents with commas between them."""
+
+    name = "PERCENTS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return check_waves([int(each) for each in value.split(",")])
+        except InvalidInputError as error:
+            self.fail(str(error), param, ctx)
+        except ValueError:
+            self.fail(f"{value!r} is no list of whole numbers with commas between them, such as 1,10,100", param, ctx)
+
+
+@release.command()
+@click.argument("store")
+@click.argument("number", type=click.IntRange(1))
+@click.option(
+    "--waves",
+    type=_Waves(),
+    default=(),
+    metavar="PERCENTS",
+    help="Publish it in waves: so many percent of its partitions are in after each one, for example 1,10,100.",
+)
+@shared_options("service", "timeout")
+@click.pass_context
+def publish(context: click.Context, store: str, number: int, waves: tuple[int, ...]) -> int:
+    """Publish a staged release, and wait until it is done.
+
+    It is refused if one of its rows was written since it was staged: `ringcast release diff --conflicts` names them.
+    Once it has begun the service goes on by itself; the same command again waits for the rest. A row that somebody
+    writes meanwhile stays as it is and is counted as skipped; the exit code is then 1. It is 1 too if the release is
+    paused, stopped or undone meanwhile.
+    """
+    change = partial(ConfigServiceClient.publish_release, waves=waves)
+    return _change(context, store, number, change, ReleaseState.PUBLISHED)
+
+
 @release.command()
 @click.argument("store")
 @click.argument("number", type=click.IntRange(1))
 @shared_options("service", "timeout")
 @click.pass_context
-def publish(context: click.Context, store: str, number: int) -> int:
-    """Publish a staged release, and wait until it is done.
+def pause(context: click.Context, store: str, number: int) -> int:
+    """Publish no more rows of a release that is being published in waves, until it is resumed.
 
-    It is refused if one of its rows was written since it was staged: `ringcast release diff --conflicts` names them.
-    Once it has begun the service goes on by itself; the same command again waits for the rest. A row that somebody
-    writes meanwhile stays as it is and is counted as skipped; the exit code is then 1.
+    What is published stays. It may be the half of a wave: `ringcast release diff` says it of each row.
     """
-    return _change(context, store, number, ConfigServiceClient.publish_release, ReleaseState.PUBLISHED)
+    config = settings_of(context)
+
+    async def run() -> ReleaseInfo:
+        async with service_client(config) as client:
+            return await client.pause_release(store, number)
+
+    _say(asyncio.run(run()), config)
+    return codes.OK
+
+
+@release.command()
+@click.argument("store")
+@click.argument("number", type=click.IntRange(1))
+@shared_options("service", "timeout")
+@click.pass_context
+def resume(context: click.Context, store: str, number: int) -> int:
+    """Let a release go on that was paused, and wait until it is published."""
+    return _change(context, store, number, ConfigServiceClient.resume_release, ReleaseState.PUBLISHED)
+
+
+@release.command()
+@click.argument("store")
+@click.argument("number", type=click.IntRange(1))
+@shared_options("service", "timeout")
+@click.pass_context
+def stop(context: click.Context, store: str, number: int) -> int:
+    """Publish no more rows of a release that is being published in waves, for ever.
+
+    What is published stays, until `ringcast release undo`.
+    """
+    return _change(context, store, number, ConfigServiceClient.stop_release, ReleaseState.STOPPED)
 
 
 @release.command()
@@ -284,12 +354,12 @@ def _change(
             return await client.follow_release(store, number)
 
     done = asyncio.run(run())
-    if config.json:
-        print_json({**asdict(done), "seconds": round(time.monotonic() - started_s, 3)})
-    else:
-        click.echo(f"release {done.number} of {visible(done.store)} is {done.state}: {_counts(done)}")
+    _say(done, config, seconds=round(time.monotonic() - started_s, 3))
     if done.problem:
         note(f"ringcast: halted, and tried again by the service: {done.problem}")
+        return codes.FAILED
+    if done.is_paused:
+        note(f"ringcast: it is paused: `ringcast release resume {done.store} {done.number}` lets it go on")
         return codes.FAILED
     if done.state is not wanted:
         note(f"ringcast: {visible(done.changed_by) or 'somebody'} has changed the release meanwhile")
@@ -301,6 +371,14 @@ def _change(
         )
         return codes.FAILED
     return codes.OK
+
+
+def _say(info: ReleaseInfo, config: CliConfig, **more: float) -> None:
+    if config.json:
+        print_json({**asdict(info), **more})
+        return
+    state = state_words(info.state, info.rollout)
+    click.echo(f"release {info.number} of {visible(info.store)} is {state}: {_counts(info)}")
 
 
 def _counts(info: ReleaseInfo) -> str:
@@ -334,10 +412,16 @@ def _print_release(info: ReleaseInfo, certificate: ReleaseCertificate | None, co
     if config.json:
         print_json(_document(info, certificate))
         return
-    click.echo(f"release {info.number} of {visible(info.store)}: {info.state} ({_counts(info)}, {info.bytes} bytes)")
+    state = state_words(info.state, info.rollout)
+    click.echo(f"release {info.number} of {visible(info.store)}: {state} ({_counts(info)}, {info.bytes} bytes)")
     click.echo(_line("staged", info.staged_at_ms, info.author, info.reason))
     if info.changed_by:
         click.echo(_line("changed", info.changed_at_ms, info.changed_by, info.change_reason))
+    if info.rollout is not None:
+        waves = zip(info.rollout.waves, info.rollout.partitions, strict=True)
+        click.echo("waves " + ", ".join(f"{percent} % ({_counted(count, 'partition')})" for percent, count in waves))
+        if info.state is ReleaseState.PUBLISHING and (waits := gate_words(info.rollout)):
+            click.echo(waits)
     if info.proven_at_ms:
         click.echo(f"proven {_time(info.proven_at_ms)}: every worker had applied it")
     if not info.rows_kept:

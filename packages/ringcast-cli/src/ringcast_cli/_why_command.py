@@ -19,6 +19,7 @@ from ringcast_cli._config import CliConfig
 from ringcast_cli._lag_command import seconds
 from ringcast_cli._options import patience_option, settings_of, shared_options
 from ringcast_cli._output import print_json, print_table, visible
+from ringcast_cli._release_words import gate_words, state_words, wave_words
 from ringcast_cli._why import RowFacts, Stored, concerned, conclude
 
 _COLUMNS: Final = ["worker", "owns", "heard", "applied", "handler", "failed", "since", "error"]
@@ -130,13 +131,24 @@ def _stored_line(facts: RowFacts) -> str:
     return f"revision {stored.version}, {what} {at} by {visible(stored.author + reason)}"
 
 
+def _awaited(release: RowReleaseInfo) -> str:
+    """How far a release is that is to change the row."""
+    rollout, not_yet = release.rollout, "it has not changed the row yet"
+    if rollout is None or not release.wave:
+        return f"{release.state}: {not_yet}"
+    words = f"{state_words(release.state, rollout)}: {not_yet}"
+    if release.wave > rollout.wave:
+        words += f", which is in {wave_words(rollout, release.wave)}"
+    return f"{words}; {waits}" if (waits := gate_words(rollout)) else words
+
+
 def _release_lines(facts: RowFacts) -> list[str]:
     found = []
     if (release := facts.release) is not None:
         undone = facts.stored is not None and facts.stored.version == release.undo_version
         proven = ", proven" if release.proven_at_ms and not undone else ""
         found.append(f"{release.number}, {'undone by this write' if undone else release.state}{proven}")
-    found += [f"{each.number}, {each.state}: it has not changed the row yet" for each in facts.awaited]
+    found += [f"{each.number}, {_awaited(each)}" for each in facts.awaited]
     return found
 
 

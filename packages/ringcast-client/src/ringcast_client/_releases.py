@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, cast
@@ -14,8 +14,10 @@ from ringcast_wire import (
     ReleaseOutcome,
     ReleaseState,
     RingcastError,
+    Rollout,
     UnavailableError,
     ValueSealedError,
+    check_waves,
     limits,
     names,
 )
@@ -67,7 +69,8 @@ class ReleaseInfo:
     that others have written, and that publishing or undoing has left as they are. ``keys`` are empty in a list.
     ``rows_kept``: whether it can still be undone. ``problem``: why publishing or undoing has halted, which is tried
     again. ``proven_at_ms``: when it was proven that every worker has applied it, 0 if that is not proven, and
-    ``proven_by``: the instance of the config service that proved it; neither is known in a list.
+    ``proven_by``: the instance of the config service that proved it; neither is known in a list. ``rollout``: its
+    waves, and how far they are; ``None``: it is published all at once.
     """
 
     store: str
@@ -89,6 +92,12 @@ class ReleaseInfo:
     problem: str
     proven_at_ms: int = 0
     proven_by: str = ""
+    rollout: Rollout | None = None
+
+    @property
+    def is_paused(self) -> bool:
+        """It is being published in waves, and goes on only once it is resumed."""
+        return self.state is ReleaseState.PUBLISHING and self.rollout is not None and self.rollout.paused
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +138,8 @@ class RowReleaseInfo:
     """A release that has a row, and what became of the row in it.
 
     ``version`` and ``undo_version``: what the row was published and written back with, 0 if it was not.
-    ``proven_at_ms``: when the release was proven, 0 if it is not.
+    ``proven_at_ms``: when the release was proven, 0 if it is not. ``wave``: in which the row is, 0 where the release
+    has no waves; ``rollout``: how far these are.
     """
 
     number: int
@@ -138,6 +148,8 @@ class RowReleaseInfo:
     version: int
     undo_version: int
     proven_at_ms: int
+    wave: int = 0
+    rollout: Rollout | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,18 +281,55 @@ class ReleaseCalls:
                 each.version,
                 each.undo_version,
                 each.proven_at_ms,
+                each.wave,
+                _rollout(each.rollout) if each.HasField("rollout") else None,
             )
             for each in reply.releases
         ]
 
-    async def publish_release(self, store: str, number: int, *, reason: str | None = None) -> ReleaseInfo:
+    async def publish_release(
+        self, store: str, number: int, *, waves: Sequence[int] = (), reason: str | None = None
+    ) -> ReleaseInfo:
         """Begins to publish a release; the service goes on by itself. See :meth:`follow_release`.
+
+        ``waves``: how many percent of the partitions that it writes to are to be in after each wave, rising strictly to
+        100, for example ``[1, 10, 100]``; empty: all at once. Which ones is drawn by a hash of release and partition.
 
         Raises:
             ConditionFailedError: a row has been written since it was staged; or it is not staged. Nothing is published.
+            InvalidInputError: ``waves`` are no such list.
+        """
+        request = pb.PublishReleaseRequest(
+            store=store, number=release_number(number), reason=check_why(reason), waves=check_waves(waves)
+        )
+        return release_info(await self._again(self._calls.rpc.PublishRelease, request))
+
+    async def pause_release(self, store: str, number: int, *, reason: str | None = None) -> ReleaseInfo:
+        """Has no more rows published of a release with waves, until it is resumed. What is published stays.
+
+        Raises:
+            ConditionFailedError: it is not being published in waves.
         """
         request = pb.ChangeReleaseRequest(store=store, number=release_number(number), reason=check_why(reason))
-        return release_info(await self._again(self._calls.rpc.PublishRelease, request))
+        return release_info(await self._again(self._calls.rpc.PauseRelease, request))
+
+    async def resume_release(self, store: str, number: int, *, reason: str | None = None) -> ReleaseInfo:
+        """Lets a release go on that was paused.
+
+        Raises:
+            ConditionFailedError: it is not being published in waves.
+        """
+        request = pb.ChangeReleaseRequest(store=store, number=release_number(number), reason=check_why(reason))
+        return release_info(await self._again(self._calls.rpc.ResumeRelease, request))
+
+    async def stop_release(self, store: str, number: int, *, reason: str | None = None) -> ReleaseInfo:
+        """Has no more rows published of a release with waves, for ever. What is published stays, and can be undone.
+
+        Raises:
+            ConditionFailedError: it is not being published in waves.
+        """
+        request = pb.ChangeReleaseRequest(store=store, number=release_number(number), reason=check_why(reason))
+        return release_info(await self._again(self._calls.rpc.StopRelease, request))
 
     async def undo_release(self, store: str, number: int, *, reason: str | None = None) -> ReleaseInfo:
         """Begins to write back what the rows were before a release; one that others have written since stays.
@@ -303,12 +352,13 @@ class ReleaseCalls:
     async def follow_release(
         self, store: str, number: int, *, on_progress: Callable[[ReleaseInfo], None] = lambda _: None
     ) -> ReleaseInfo:
-        """Returns once a release is neither being published nor being undone, or has halted (``problem``)."""
+        """Returns once a release is neither being published nor being undone, or is paused, or has halted
+        (``problem``)."""
         pause_s = _POLL_S
         while True:
             release = await self.release(store, number)
             on_progress(release)
-            if release.state not in _UNDER_WAY or release.problem:
+            if release.state not in _UNDER_WAY or release.problem or release.is_paused:
                 return release
             await asyncio.sleep(pause_s)
             pause_s = min(_MAX_POLL_S, 2 * pause_s)
@@ -430,4 +480,17 @@ def release_info(release: pb.Release) -> ReleaseInfo:
         release.problem,
         release.proven_at_ms,
         release.proven_by,
+        _rollout(release.rollout) if release.HasField("rollout") else None,
+    )
+
+
+def _rollout(found: pb.ReleaseRollout) -> Rollout:
+    return Rollout(
+        tuple(found.waves),
+        tuple(found.partitions),
+        found.wave,
+        found.at_gate,
+        found.paused,
+        found.waits_for,
+        found.failure,
     )

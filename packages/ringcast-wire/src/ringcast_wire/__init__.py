@@ -92,7 +92,7 @@ from ringcast_wire._ownership_times import (
     check_ownership_times,
 )
 from ringcast_wire._policies import NO_POLICY, POLICY_RANGES, StorePolicy, check_policy, check_policy_name
-from ringcast_wire._releases import CertifiedWorker, KeyCertificate, ReleaseOutcome, ReleaseState
+from ringcast_wire._releases import CertifiedWorker, KeyCertificate, ReleaseOutcome, ReleaseState, Rollout, check_waves
 from ringcast_wire._replays import (
     MAX_REPLAY_WAIT_MS,
     MAX_REPLAY_WHY_CHARS,
@@ -114,6 +114,8 @@ __all__ = [
     "RandomSource",
     "ReleaseOutcome",
     "ReleaseState",
+    "Rollout",
+    "check_waves",
     "dead_letter_id",
     "encode_dead_letter",
     "AlreadyExistsError",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from itertools import pairwise
 
 import msgspec
 
+from ringcast_wire._errors import InvalidInputError
 from ringcast_wire._report_messages import WorkerKind, partitions_of
 
 
@@ -18,6 +20,8 @@ class ReleaseState(StrEnum):
     STAGED = "staged"
     PUBLISHING = "publishing"
     PUBLISHED = "published"
+    STOPPED = "stopped"
+    """Some of its waves are published, and no other will be."""
     UNDOING = "undoing"
     UNDONE = "undone"
     DROPPED = "dropped"
@@ -35,6 +39,41 @@ class ReleaseOutcome(StrEnum):
     UNDONE = "undone"
     KEPT = "kept"
     """Published and not undone: somebody has written the row since."""
+
+
+class Rollout(msgspec.Struct, frozen=True):
+    """How a release is published in waves, and how far it is.
+
+    ``waves``: how many percent of the partitions that it writes to are in after each wave; ``partitions``: how many
+    partitions that are. ``wave``: that is under way, or was last; 1 is the first. ``at_gate``: all its rows are
+    published, and it is to be seen whether the next one may follow. ``waits_for``: what lacks there. ``failure``: why
+    the release was undone by itself.
+    """
+
+    waves: tuple[int, ...]
+    partitions: tuple[int, ...]
+    wave: int = 1
+    at_gate: bool = False
+    paused: bool = False
+    waits_for: str = ""
+    failure: str = ""
+
+
+def check_waves(waves: Sequence[int]) -> tuple[int, ...]:
+    """Percents of partitions, as they may be given for the waves of a release; empty: all at once.
+
+    Raises:
+        InvalidInputError: they don't rise strictly from 1 or more to 100.
+    """
+    found = tuple(waves)
+    if found and not (found[0] >= 1 and found[-1] == 100 and all(low < high for low, high in pairwise(found))):
+        shown = ",".join(map(str, found[:10])) + (",…" if len(found) > 10 else "")
+        raise InvalidInputError(
+            f"waves {shown} are not allowed: they are whole percents from 1 on that rise strictly to 100, such as "
+            "1,10,100",
+            field="waves",
+        )
+    return found
 
 
 class CertifiedWorker(msgspec.Struct, frozen=True):

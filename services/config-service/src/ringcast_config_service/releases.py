@@ -21,6 +21,7 @@ from ringcast_wire import (
     check_idempotency_key,
     check_row,
     check_row_id,
+    check_waves,
     limits,
     names,
     shown,
@@ -132,10 +133,24 @@ class Releases:
         names.check_name("store", store)
         return await self._releases.of_row(store, names.check_name("key", key), check_row_id(row_id), _ROW_RELEASES)
 
-    async def publish(self, store: str, number: int, by: Authorship) -> Release:
-        """Begins to publish a release; again: changes nothing, and this instance works at it."""
+    async def publish(self, store: str, number: int, by: Authorship, waves: Sequence[int] = ()) -> Release:
+        """Begins to publish a release, in waves if there are any; again: changes nothing, and this instance works at
+        it."""
         names.check_name("store", store)
-        return self._begun(await self._releases.publish(store, number, self._staged_ms, by), by)
+        checked = check_waves(waves)
+        return self._begun(await self._releases.publish(store, number, self._staged_ms, by, checked), by)
+
+    async def pause(self, store: str, number: int, by: Authorship) -> Release:
+        """Has no more rows published of a release with waves."""
+        return self._begun(await self._releases.pause(names.check_name("store", store), number, by), by)
+
+    async def resume(self, store: str, number: int, by: Authorship) -> Release:
+        """Lets a release go on that was paused."""
+        return self._begun(await self._releases.resume(names.check_name("store", store), number, by), by)
+
+    async def stop(self, store: str, number: int, by: Authorship) -> Release:
+        """Ends a release with waves where it is."""
+        return self._begun(await self._releases.stop(names.check_name("store", store), number, by), by)
 
     async def undo(self, store: str, number: int, by: Authorship) -> Release:
         """Begins to undo a release, in the same way."""
@@ -261,6 +276,9 @@ class ReleaseWork:
     async def _turn(self, store: str, number: int, tries: _Tries) -> None:
         try:
             step = await self._step(store, number)
+            if step.done and (rollout := step.release.rollout) is not None and step.release.at_gate:
+                release = await self._releases.pass_gate(store, number, rollout.wave)
+                step = Step(release, not release.work)
         except UnavailableError as error:
             await self._failed(store, number, tries, error)
         except RingcastError as error:

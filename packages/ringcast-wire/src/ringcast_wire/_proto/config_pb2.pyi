@@ -49,6 +49,7 @@ class ReleaseState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RELEASE_STATE_UNDONE: _ClassVar[ReleaseState]
     RELEASE_STATE_DROPPED: _ClassVar[ReleaseState]
     RELEASE_STATE_EXPIRED: _ClassVar[ReleaseState]
+    RELEASE_STATE_STOPPED: _ClassVar[ReleaseState]
 
 class ReleaseOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -100,6 +101,7 @@ RELEASE_STATE_UNDOING: ReleaseState
 RELEASE_STATE_UNDONE: ReleaseState
 RELEASE_STATE_DROPPED: ReleaseState
 RELEASE_STATE_EXPIRED: ReleaseState
+RELEASE_STATE_STOPPED: ReleaseState
 RELEASE_OUTCOME_UNSPECIFIED: ReleaseOutcome
 RELEASE_OUTCOME_WAITING: ReleaseOutcome
 RELEASE_OUTCOME_PUBLISHED: ReleaseOutcome
@@ -773,7 +775,7 @@ class Committed(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class Release(_message.Message):
-    __slots__ = ("store", "number", "state", "rows", "bytes", "published", "undone", "skipped", "keys", "author", "reason", "staged_at_ms", "changed_by", "change_reason", "changed_at_ms", "rows_kept", "problem", "proven_at_ms", "proven_by")
+    __slots__ = ("store", "number", "state", "rows", "bytes", "published", "undone", "skipped", "keys", "author", "reason", "staged_at_ms", "changed_by", "change_reason", "changed_at_ms", "rows_kept", "problem", "proven_at_ms", "proven_by", "rollout")
     STORE_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -793,6 +795,7 @@ class Release(_message.Message):
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     PROVEN_AT_MS_FIELD_NUMBER: _ClassVar[int]
     PROVEN_BY_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUT_FIELD_NUMBER: _ClassVar[int]
     store: str
     number: int
     state: ReleaseState
@@ -812,7 +815,26 @@ class Release(_message.Message):
     problem: str
     proven_at_ms: int
     proven_by: str
-    def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., state: _Optional[_Union[ReleaseState, str]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., published: _Optional[int] = ..., undone: _Optional[int] = ..., skipped: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[ReleaseKey, _Mapping]]] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., staged_at_ms: _Optional[int] = ..., changed_by: _Optional[str] = ..., change_reason: _Optional[str] = ..., changed_at_ms: _Optional[int] = ..., rows_kept: _Optional[bool] = ..., problem: _Optional[str] = ..., proven_at_ms: _Optional[int] = ..., proven_by: _Optional[str] = ...) -> None: ...
+    rollout: ReleaseRollout
+    def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., state: _Optional[_Union[ReleaseState, str]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., published: _Optional[int] = ..., undone: _Optional[int] = ..., skipped: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[ReleaseKey, _Mapping]]] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., staged_at_ms: _Optional[int] = ..., changed_by: _Optional[str] = ..., change_reason: _Optional[str] = ..., changed_at_ms: _Optional[int] = ..., rows_kept: _Optional[bool] = ..., problem: _Optional[str] = ..., proven_at_ms: _Optional[int] = ..., proven_by: _Optional[str] = ..., rollout: _Optional[_Union[ReleaseRollout, _Mapping]] = ...) -> None: ...
+
+class ReleaseRollout(_message.Message):
+    __slots__ = ("waves", "partitions", "wave", "at_gate", "paused", "waits_for", "failure")
+    WAVES_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    WAVE_FIELD_NUMBER: _ClassVar[int]
+    AT_GATE_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    waves: _containers.RepeatedScalarFieldContainer[int]
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    wave: int
+    at_gate: bool
+    paused: bool
+    waits_for: str
+    failure: str
+    def __init__(self, waves: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[int]] = ..., wave: _Optional[int] = ..., at_gate: _Optional[bool] = ..., paused: _Optional[bool] = ..., waits_for: _Optional[str] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class ReleaseKey(_message.Message):
     __slots__ = ("key", "added", "changed", "deleted")
@@ -866,6 +888,18 @@ class GetReleaseRequest(_message.Message):
     number: int
     def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
 
+class PublishReleaseRequest(_message.Message):
+    __slots__ = ("store", "number", "reason", "waves")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    WAVES_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    number: int
+    reason: str
+    waves: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., reason: _Optional[str] = ..., waves: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class ChangeReleaseRequest(_message.Message):
     __slots__ = ("store", "number", "reason")
     STORE_FIELD_NUMBER: _ClassVar[int]
@@ -893,20 +927,24 @@ class ListRowReleasesResponse(_message.Message):
     def __init__(self, releases: _Optional[_Iterable[_Union[RowRelease, _Mapping]]] = ...) -> None: ...
 
 class RowRelease(_message.Message):
-    __slots__ = ("number", "state", "outcome", "version", "undo_version", "proven_at_ms")
+    __slots__ = ("number", "state", "outcome", "version", "undo_version", "proven_at_ms", "wave", "rollout")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     UNDO_VERSION_FIELD_NUMBER: _ClassVar[int]
     PROVEN_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    WAVE_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUT_FIELD_NUMBER: _ClassVar[int]
     number: int
     state: ReleaseState
     outcome: ReleaseOutcome
     version: int
     undo_version: int
     proven_at_ms: int
-    def __init__(self, number: _Optional[int] = ..., state: _Optional[_Union[ReleaseState, str]] = ..., outcome: _Optional[_Union[ReleaseOutcome, str]] = ..., version: _Optional[int] = ..., undo_version: _Optional[int] = ..., proven_at_ms: _Optional[int] = ...) -> None: ...
+    wave: int
+    rollout: ReleaseRollout
+    def __init__(self, number: _Optional[int] = ..., state: _Optional[_Union[ReleaseState, str]] = ..., outcome: _Optional[_Union[ReleaseOutcome, str]] = ..., version: _Optional[int] = ..., undo_version: _Optional[int] = ..., proven_at_ms: _Optional[int] = ..., wave: _Optional[int] = ..., rollout: _Optional[_Union[ReleaseRollout, _Mapping]] = ...) -> None: ...
 
 class ProveReleaseRequest(_message.Message):
     __slots__ = ("store", "number")

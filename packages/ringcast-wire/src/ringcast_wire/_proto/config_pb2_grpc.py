@@ -181,6 +181,21 @@ class ConfigServiceStub:
                 _registered_method=True)
         self.PublishRelease = channel.unary_unary(
                 '/ringcast.config.v1.ConfigService/PublishRelease',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.PublishReleaseRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+                _registered_method=True)
+        self.PauseRelease = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/PauseRelease',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+                _registered_method=True)
+        self.ResumeRelease = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/ResumeRelease',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+                _registered_method=True)
+        self.StopRelease = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/StopRelease',
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.SerializeToString,
                 response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
                 _registered_method=True)
@@ -464,6 +479,26 @@ class ConfigServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PauseRelease(self, request, context):
+        """Publishes no more rows of a release that is being published in waves, until it is resumed. What is published stays.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeRelease(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StopRelease(self, request, context):
+        """The same for ever: such a release can only be undone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def UndoRelease(self, request, context):
         """Begins to write back what the rows of a release were before it, in the same way. A row that was written since stays
         as it is. A release that is undone can't be published again.
@@ -700,6 +735,21 @@ def add_ConfigServiceServicer_to_server(servicer, server):
             ),
             'PublishRelease': grpc.unary_unary_rpc_method_handler(
                     servicer.PublishRelease,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.PublishReleaseRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.Release.SerializeToString,
+            ),
+            'PauseRelease': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseRelease,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.Release.SerializeToString,
+            ),
+            'ResumeRelease': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeRelease,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.Release.SerializeToString,
+            ),
+            'StopRelease': grpc.unary_unary_rpc_method_handler(
+                    servicer.StopRelease,
                     request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.FromString,
                     response_serializer=ringcast__wire_dot___proto_dot_config__pb2.Release.SerializeToString,
             ),
@@ -1572,6 +1622,87 @@ class ConfigService:
             request,
             target,
             '/ringcast.config.v1.ConfigService/PublishRelease',
+            ringcast__wire_dot___proto_dot_config__pb2.PublishReleaseRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseRelease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/PauseRelease',
+            ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeRelease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/ResumeRelease',
+            ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StopRelease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/StopRelease',
             ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.SerializeToString,
             ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
             options,

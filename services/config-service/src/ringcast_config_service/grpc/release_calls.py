@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import msgspec
 from ringcast_service import Context
+from ringcast_wire import Rollout
 from ringcast_wire.grpc import RELEASE_OUTCOMES, RELEASE_STATES, ConfigServiceServicer, pb
 
 from ringcast_config_service.grpc.callers import caller_of
@@ -48,8 +50,21 @@ class ReleaseCalls(ConfigServiceServicer):
         found = await answer(context, self._releases.of_row(request.store, request.key, request.row_id))
         return pb.ListRowReleasesResponse(releases=map(_row_release, found))
 
-    async def PublishRelease(self, request: pb.ChangeReleaseRequest, context: Context) -> pb.Release:
-        return await _changed(self._releases.publish, request, context)
+    async def PublishRelease(self, request: pb.PublishReleaseRequest, context: Context) -> pb.Release:
+        async def work() -> Release:
+            by = authorship(caller_of(context), request.reason)
+            return await self._releases.publish(request.store, request.number, by, request.waves)
+
+        return _message(await answer(context, work()))
+
+    async def PauseRelease(self, request: pb.ChangeReleaseRequest, context: Context) -> pb.Release:
+        return await _changed(self._releases.pause, request, context)
+
+    async def ResumeRelease(self, request: pb.ChangeReleaseRequest, context: Context) -> pb.Release:
+        return await _changed(self._releases.resume, request, context)
+
+    async def StopRelease(self, request: pb.ChangeReleaseRequest, context: Context) -> pb.Release:
+        return await _changed(self._releases.stop, request, context)
 
     async def UndoRelease(self, request: pb.ChangeReleaseRequest, context: Context) -> pb.Release:
         return await _changed(self._releases.undo, request, context)
@@ -102,7 +117,12 @@ def _message(release: Release) -> pb.Release:
         problem=release.problem,
         proven_at_ms=release.proven_at_ms,
         proven_by=release.proven_by,
+        rollout=_rollout(release.rollout),
     )
+
+
+def _rollout(rollout: Rollout | None) -> pb.ReleaseRollout | None:
+    return None if rollout is None else pb.ReleaseRollout(**msgspec.structs.asdict(rollout))
 
 
 def _certificate(certificate: Certificate) -> pb.ReleaseCertificate:
@@ -138,6 +158,8 @@ def _row_release(found: RowRelease) -> pb.RowRelease:
         version=found.version,
         undo_version=found.undo_version,
         proven_at_ms=found.proven_at_ms,
+        wave=found.wave,
+        rollout=_rollout(found.rollout),
     )
 
 

@@ -10,9 +10,8 @@ from ringcast_wire import ConditionFailedError, KeyCertificate, ReleaseOutcome, 
 
 from ringcast_config_service.repository import audit
 from ringcast_config_service.repository.base import SERVICE
-from ringcast_config_service.repository.release_records import Certificate, KeyRevisions, Release, RowRelease
+from ringcast_config_service.repository.release_records import REMOVE, Certificate, KeyRevisions, Release, RowRelease
 from ringcast_config_service.repository.release_transactions import (
-    REMOVE,
     Ask,
     Note,
     ReleaseStatements,
@@ -21,6 +20,7 @@ from ringcast_config_service.repository.release_transactions import (
     check_store,
     locked,
     to_only_release,
+    to_rollout,
     with_keys,
 )
 
@@ -59,8 +59,17 @@ def of_row(sql: ReleaseStatements, store: str, key: str, row_id: str, limit: int
     yield from check_store(sql, store)
     found = yield Ask(sql.row_releases, (store, key, row_id, limit))
     return [
-        RowRelease(number, ReleaseState(state), ReleaseOutcome(outcome), *rest)
-        for number, state, outcome, *rest in found
+        RowRelease(
+            number,
+            ReleaseState(state),
+            ReleaseOutcome(outcome),
+            version,
+            undo_version,
+            proven_at_ms,
+            wave,
+            to_rollout(rollout),
+        )
+        for number, state, outcome, version, undo_version, proven_at_ms, wave, rollout in found
     ]
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
+import msgspec
 from ringcast_wire import (
     KeyCertificate,
     ReleaseOutcome,
     ReleaseState,
+    Rollout,
 )
 
 from ringcast_config_service.repository.base import (
@@ -18,6 +20,12 @@ from ringcast_config_service.repository.base import (
     RowWrite,
     StoreRecord,
 )
+
+PUBLISH: Final = "publish"
+WAVE: Final = "wave"
+UNDO: Final = "undo"
+REMOVE: Final = "remove"
+"""What is to be done with the rows of a release."""
 
 
 class ReleaseKey(NamedTuple):
@@ -57,6 +65,7 @@ class Release:
     staged_at_ms: int
     changed_at_ms: int
     worked_at_ms: int
+    rollout: Rollout | None = None
     keys: tuple[ReleaseKey, ...] = ()
     proven_at_ms: int = 0
     proven_by: str = ""
@@ -65,6 +74,11 @@ class Release:
     def place(self) -> str:
         """How sentences name it."""
         return f"release {self.number} of store {self.store!r}"
+
+    @property
+    def at_gate(self) -> bool:
+        """A wave of it is published, and it is to be seen whether the next one may follow."""
+        return self.work == WAVE and self.rollout is not None and self.rollout.at_gate
 
     def changes(self) -> tuple[Any, ...]:
         """The parameters of SET_RELEASE."""
@@ -84,6 +98,7 @@ class Release:
             self.changed_by,
             self.change_reason,
             self.problem,
+            None if self.rollout is None else msgspec.json.encode(self.rollout).decode(),
         )
 
 
@@ -130,7 +145,10 @@ class KeyRevisions(NamedTuple):
 
 
 class RowRelease(NamedTuple):
-    """A release that has a row, and what became of the row. ``version`` and the rest: 0 where there is none."""
+    """A release that has a row, and what became of the row. ``version`` and the rest: 0 where there is none.
+
+    ``wave``: in which the row is.
+    """
 
     number: int
     state: ReleaseState
@@ -138,6 +156,8 @@ class RowRelease(NamedTuple):
     version: int
     undo_version: int
     proven_at_ms: int
+    wave: int = 0
+    rollout: Rollout | None = None
 
 
 class Certificate(NamedTuple):
@@ -184,13 +204,42 @@ class ReleaseRepository(Protocol):
     ) -> list[ReleaseRow]:
         """Rows of a release behind a place: up to ``limit``, of up to ``max_bytes`` together, and always the first."""
 
-    async def publish(self, store: str, number: int, staged_ms: int, by: Authorship) -> Release:
+    async def publish(
+        self, store: str, number: int, staged_ms: int, by: Authorship, waves: Sequence[int] = ()
+    ) -> Release:
         """Lets a release be published that was staged for ``staged_ms`` at most; :meth:`step` does it.
+
+        ``waves``: percents of its partitions, rising to 100; empty: all at once. :meth:`pass_gate` leads from one wave
+        to the next.
 
         Raises:
             ConditionFailedError: a row was written since, or the release is in a state in which it can't be.
             KeyDeletedError: one of its keys is deleted.
         """
+
+    async def pause(self, store: str, number: int, by: Authorship) -> Release:
+        """Has no more rows published of a release with waves, until :meth:`resume`.
+
+        Raises:
+            ConditionFailedError: it is not being published in waves.
+        """
+
+    async def resume(self, store: str, number: int, by: Authorship) -> Release:
+        """Lets a release go on that was paused.
+
+        Raises:
+            ConditionFailedError: it is not being published in waves.
+        """
+
+    async def stop(self, store: str, number: int, by: Authorship) -> Release:
+        """Has no more rows published of a release with waves.
+
+        Raises:
+            ConditionFailedError: it is not being published in waves.
+        """
+
+    async def pass_gate(self, store: str, number: int, wave: int) -> Release:
+        """Lets the next wave begin, or ends the release; nothing if it is not at the gate of this wave."""
 
     async def undo(self, store: str, number: int, by: Authorship) -> Release:
         """Lets a release be undone; :meth:`step` does it.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import msgspec
 from ringcast_wire import (
     ReleaseState,
     RingcastError,
@@ -23,13 +24,14 @@ from ringcast_config_service.repository.base import (
 )
 from ringcast_config_service.repository.packing import unpack_metadata
 from ringcast_config_service.repository.release_records import (
+    PUBLISH,
+    REMOVE,
+    UNDO,
+    WAVE,
     Release,
     Step,
 )
 from ringcast_config_service.repository.release_transactions import (
-    PUBLISH,
-    REMOVE,
-    UNDO,
     Ask,
     Each,
     Note,
@@ -43,6 +45,8 @@ from ringcast_config_service.repository.release_transactions import (
 STEP_ROWS: Final = 2_000
 """Rows that one step publishes or writes back: heads are locked for no longer than that takes."""
 STEP_BYTES: Final = 4 * limits.MIB
+WAVE_ROWS: Final = 100_000
+"""Rows of a release of which one step looks for those of its wave."""
 REMOVED_ROWS: Final = 5_000
 """Rows of a release that one step removes."""
 
@@ -56,6 +60,8 @@ def step(sql: ReleaseStatements, name: str, number: int, generation: int) -> Tra
     store, release = yield from locked(sql, name, number)
     if release.work == PUBLISH:
         return (yield from _publish_step(sql, release, store, generation))
+    if release.work == WAVE:
+        return (yield from _wave_step(sql, release, store, generation))
     if release.work == UNDO:
         return (yield from _undo_step(sql, release, store, generation))
     if release.work == REMOVE:
@@ -67,10 +73,42 @@ def _publish_step(sql: ReleaseStatements, release: Release, store: StoreRecord, 
     place = release.store, release.number
     page = yield Ask(sql.publish_page, (*place, release.reached, STEP_ROWS, STEP_BYTES))
     if not page:
-        return (yield from _finish(sql, release, ReleaseState.PUBLISHED, published=release.published))
+        return (yield from finish(sql, release, ReleaseState.PUBLISHED))
+    keep = Ask(sql.keep_old_rows, (*place, release.reached, page[-1][0]))
+    return (yield from _publish(sql, release, store, generation, page, keep))
+
+
+def _wave_step(sql: ReleaseStatements, release: Release, store: StoreRecord, generation: int) -> Transaction[Step]:
+    """The next rows of the wave that is under way; once there are none, it is at its gate."""
+    place, rollout = (release.store, release.number), release.rollout
+    assert rollout is not None
+    if rollout.at_gate:
+        return Step(release, True)
+    until = min(release.rows, release.reached + WAVE_ROWS)
+    page = yield Ask(sql.wave_page, (*place, release.reached, STEP_ROWS, STEP_BYTES, until, rollout.wave))
+    if page:
+        keep = Ask(sql.keep_old_rows_of_wave, (*place, release.reached, page[-1][0], rollout.wave))
+        return (yield from _publish(sql, release, store, generation, page, keep))
+    at_gate = until == release.rows
+    rollout = msgspec.structs.replace(rollout, at_gate=at_gate)
+    release = replace(release, reached=0 if at_gate else until, rollout=rollout, problem="")
+    yield Ask(sql.set_release, release.changes())
+    return Step(release, at_gate)
+
+
+def _publish(
+    sql: ReleaseStatements,
+    release: Release,
+    store: StoreRecord,
+    generation: int,
+    page: Sequence[Sequence[Any]],
+    keep: Ask,
+) -> Transaction[Step]:
+    """Publishes a page of rows; ``keep`` keeps what they hold before."""
+    place = release.store, release.number
     keys = sorted({key for _, key, *_ in page})
     yield from check_keys(sql, release, keys)
-    yield Ask(sql.keep_old_rows, (*place, release.reached, page[-1][0]))
+    yield keep
     rows = [
         (at, key, RowWrite(partition, row_id, value, unpack_metadata(metadata), size if value is not None else 0, base))
         for at, key, partition, row_id, value, metadata, size, base in page
@@ -100,7 +138,7 @@ def _undo_step(sql: ReleaseStatements, release: Release, store: StoreRecord, gen
     place = release.store, release.number
     page = yield Ask(sql.undo_page, (*place, release.reached, STEP_ROWS, STEP_BYTES))
     if not page:
-        return (yield from _finish(sql, release, ReleaseState.UNDONE, undone=release.undone))
+        return (yield from finish(sql, release, ReleaseState.UNDONE))
     keys = sorted({key for _, key, *_ in page})
     yield from check_keys(sql, release, keys)
     rows = []
@@ -136,11 +174,13 @@ def _remove_step(sql: ReleaseStatements, release: Release) -> Transaction[Step]:
     return Step(release, True)
 
 
-def _finish(sql: ReleaseStatements, release: Release, state: ReleaseState, **counted: int) -> Transaction[Step]:
+def finish(sql: ReleaseStatements, release: Release, state: ReleaseState) -> Transaction[Step]:
+    """Everything is done that was to be done with a release."""
     release = replace(release, state=state, work="", reached=0, problem="")
     yield Ask(sql.set_release, release.changes())
     by = Authorship(release.changed_by, release.change_reason)
-    details: dict[str, Any] = {"number": release.number, "skipped": release.skipped, **counted}
+    details: dict[str, Any] = {"number": release.number, "skipped": release.skipped}
+    details |= {"undone": release.undone} if state is ReleaseState.UNDONE else {"published": release.published}
     yield Note([audit.fact(by, "FinishRelease", release.store, state=str(state), **details)])
     return Step(release, True)
 
@@ -152,10 +192,10 @@ def _requests(
     for _, key, write in rows:
         by_key.setdefault(key, []).append(write)
     reason = f"{'undo of release' if release.work == UNDO else 'release'} {release.number}"
-    if release.change_reason or (release.work == PUBLISH and release.reason):
+    if release.change_reason or (release.work != UNDO and release.reason):
         reason += f": {release.change_reason or release.reason}"
     by = Authorship(release.changed_by, _cut(reason))
-    number = release.number if release.work == PUBLISH else 0
+    number = 0 if release.work == UNDO else release.number
     return [
         WriteRequest(store, key, writes, generation=generation, skip_conflicts=True, by=by, release=number)
         for key, writes in by_key.items()

@@ -8,31 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 from ringcast_wire import (
     ConditionFailedError,
     InvalidInputError,
     ReleaseState,
+    Rollout,
 )
 
-from ringcast_config_service.repository import mapping
+from ringcast_config_service.repository import audit, mapping
 from ringcast_config_service.repository.audit import AuditFact
 from ringcast_config_service.repository.base import (
+    SERVICE,
+    Authorship,
     StoreRecord,
     WriteRequest,
 )
 from ringcast_config_service.repository.release_records import (
+    UNDO,
     Release,
     ReleaseKey,
 )
 
 T = TypeVar("T")
-
-PUBLISH: Final = "publish"
-UNDO: Final = "undo"
-REMOVE: Final = "remove"
-"""What is to be done with the rows of a release."""
+_rollout = msgspec.json.Decoder(Rollout)
 
 
 class ReleaseStatements(NamedTuple):
@@ -52,6 +53,7 @@ class ReleaseStatements(NamedTuple):
     old_releases: str
     forget_releases: str
     forget_release_keys: str
+    forget_release_partitions: str
     forget_release_proofs: str
     release_revisions: str
     release_histories: str
@@ -67,8 +69,13 @@ class ReleaseStatements(NamedTuple):
     set_release_key: str
     release_conflicts: str
     publish_page: str
+    wave_page: str
     undo_page: str
     keep_old_rows: str
+    keep_old_rows_of_wave: str
+    release_partitions: str
+    clear_release_partitions: str
+    insert_release_partition: str
     set_published: str
     set_undone: str
     remove_release_rows: str
@@ -139,7 +146,13 @@ def check_keys(sql: ReleaseStatements, release: Release, keys: Sequence[str] | N
 def to_release(record: Sequence[Any]) -> Release:
     """From the columns of ``release_columns``."""
     release = Release(*record)
-    return replace(release, state=ReleaseState(release.state), kept=bool(release.kept))
+    rollout: Any = record[-1]
+    return replace(release, state=ReleaseState(release.state), kept=bool(release.kept), rollout=to_rollout(rollout))
+
+
+def to_rollout(text: str | None) -> Rollout | None:
+    """As it is stored."""
+    return None if text is None else _rollout.decode(text)
 
 
 def to_only_release(records: Sequence[Sequence[Any]], store: str, number: int) -> Release:
@@ -151,3 +164,30 @@ def to_only_release(records: Sequence[Sequence[Any]], store: str, number: int) -
     if not records:
         raise InvalidInputError(f"store {store!r} has no release {number}", field="number")
     return to_release(records[0])
+
+
+def begin(
+    sql: ReleaseStatements, release: Release, state: ReleaseState, work: str, reached: int, by: Authorship, action: str
+) -> Transaction[Release]:
+    """Stores a new state of a release, and what is to be done with its rows from ``reached`` on."""
+    release = replace(release, state=state, work=work, reached=reached, problem="")
+    if by is not SERVICE:
+        release = replace(release, changed_by=by.author, change_reason=by.reason)
+    if work == UNDO:
+        release = replace(release, skipped=0)
+    yield Ask(sql.set_release, release.changes())
+    yield Note([fact_of(by, action, release)])
+    return release
+
+
+def wrong_state(release: Release, what: str) -> ConditionFailedError:
+    """A release can't be changed so."""
+    return ConditionFailedError(f"{release.place} can't be {what}: it is {release.state}", field="number")
+
+
+def fact_of(by: Authorship, action: str, release: Release) -> AuditFact:
+    """What somebody has done with a release."""
+    details: dict[str, Any] = {"number": release.number, "rows": release.rows, "bytes": release.bytes}
+    if release.rollout is not None:
+        details |= {"waves": release.rollout.waves, "wave": release.rollout.wave}
+    return audit.fact(by, action, release.store, **details)

@@ -29,36 +29,40 @@ from ringcast_wire import (
     shown,
 )
 
-from ringcast_config_service.repository import audit, mapping
-from ringcast_config_service.repository.audit import AuditFact
+from ringcast_config_service.repository import mapping
 from ringcast_config_service.repository.base import (
     SERVICE,
     Authorship,
     StoreRecord,
 )
 from ringcast_config_service.repository.packing import pack_metadata, unpack_metadata
+from ringcast_config_service.repository.release_draw import draw
 from ringcast_config_service.repository.release_proofs import with_proof
 from ringcast_config_service.repository.release_records import (
+    PUBLISH,
+    REMOVE,
+    UNDO,
+    WAVE,
     Release,
     ReleaseRow,
     StageBatch,
     StagedRow,
 )
 from ringcast_config_service.repository.release_transactions import (
-    PUBLISH,
-    REMOVE,
-    UNDO,
     Ask,
     Each,
     Note,
     ReleaseStatements,
     Transaction,
+    begin,
     check_keys,
     check_store,
+    fact_of,
     locked,
     to_only_release,
     to_release,
     with_keys,
+    wrong_state,
 )
 
 NAMED_CONFLICTS: Final = 10
@@ -117,7 +121,7 @@ def stage(sql: ReleaseStatements, store: StoreRecord, batch: StageBatch, by: Aut
             raise InvalidInputError("a release without rows can't be staged", field="rows")
         release = replace(release, state=ReleaseState.STAGED)
         yield Ask(sql.insert_release_keys, (release.store, release.number))
-        yield Note([_fact(Authorship(release.author, release.reason), "StageRelease", release)])
+        yield Note([fact_of(Authorship(release.author, release.reason), "StageRelease", release)])
     yield Ask(sql.set_release, release.changes())
     return (yield from with_keys(sql, release))
 
@@ -140,6 +144,7 @@ def _staging(sql: ReleaseStatements, store: str, batch: StageBatch, by: Authorsh
             yield Ask(sql.insert_release, (store, number, batch.stage_id, by.author, by.reason))
             yield Ask(sql.forget_releases, (store, number - limits.MAX_KEPT_RELEASES))
             yield Ask(sql.forget_release_keys, (store, number - limits.MAX_KEPT_RELEASES))
+            yield Ask(sql.forget_release_partitions, (store, number - limits.MAX_KEPT_RELEASES))
             yield Ask(sql.forget_release_proofs, (store,))
             found = yield Ask(sql.find_stage, (store, batch.stage_id))
     if not found:
@@ -205,7 +210,7 @@ def check_publishable(sql: ReleaseStatements, store: str, number: int, staged_ms
     if release.state in _BUSY:
         return
     if release.state is not ReleaseState.STAGED:  # it could be when it is published, and nobody had looked at its rows
-        raise _wrong_state(release, "published")
+        raise wrong_state(release, "published")
     if (yield Ask(sql.is_staged_long, (store, number, staged_ms))):
         raise ConditionFailedError(
             f"{release.place} can't be published: it was staged more than {staged_ms // 1000} s ago", field="number"
@@ -215,20 +220,33 @@ def check_publishable(sql: ReleaseStatements, store: str, number: int, staged_ms
         raise _conflict(release, conflicts)
 
 
-def publish(sql: ReleaseStatements, store: str, number: int, by: Authorship) -> Transaction[Release]:
+def publish(
+    sql: ReleaseStatements, store: str, number: int, by: Authorship, waves: Sequence[int], partitions: Sequence[int]
+) -> Transaction[Release]:
     """Lets a staged release be published; one that is being published, or was, stays as it is.
 
-    A row that is written from :func:`check_publishable` on is skipped when its turn comes.
+    A row that is written from :func:`check_publishable` on is skipped when its turn comes. ``partitions``: those that
+    it writes to, for ``waves``.
 
     Raises:
-        ConditionFailedError: the release is in another state.
+        ConditionFailedError: the release is in another state, or is published without waves.
     """
     _, release = yield from locked(sql, store, number)
     if release.state in _BUSY:
+        if waves and release.rollout is None:
+            raise ConditionFailedError(
+                f"{release.place} can't be published in waves: it is {release.state} without", field="waves"
+            )
         return (yield from _try_again(sql, release))
     if release.state is not ReleaseState.STAGED:
-        raise _wrong_state(release, "published")
-    return (yield from _begin(sql, release, ReleaseState.PUBLISHING, PUBLISH, 0, by, "PublishRelease"))
+        raise wrong_state(release, "published")
+    if not waves:
+        return (yield from begin(sql, release, ReleaseState.PUBLISHING, PUBLISH, 0, by, "PublishRelease"))
+    rollout, drawn = draw(number, partitions, waves)
+    yield Ask(sql.clear_release_partitions, (store, number))
+    yield Each(sql.insert_release_partition, [(store, number, partition, wave) for partition, wave in drawn.items()])
+    release = replace(release, rollout=rollout)
+    return (yield from begin(sql, release, ReleaseState.PUBLISHING, WAVE, 0, by, "PublishRelease"))
 
 
 def undo(sql: ReleaseStatements, store: str, number: int, by: Authorship) -> Transaction[Release]:
@@ -240,14 +258,14 @@ def undo(sql: ReleaseStatements, store: str, number: int, by: Authorship) -> Tra
     _, release = yield from locked(sql, store, number)
     if release.state in {ReleaseState.UNDOING, ReleaseState.UNDONE}:
         return (yield from _try_again(sql, release))
-    if release.state not in _BUSY:
-        raise _wrong_state(release, "undone")
+    if release.state not in _BUSY | {ReleaseState.STOPPED}:
+        raise wrong_state(release, "undone")
     if release.work == REMOVE or not release.kept:
         raise ConditionFailedError(
             f"{release.place} can't be undone: it was published so long ago that what it replaced is not kept any more",
             field="number",
         )
-    return (yield from _begin(sql, release, ReleaseState.UNDOING, UNDO, release.rows + 1, by, "UndoRelease"))
+    return (yield from begin(sql, release, ReleaseState.UNDOING, UNDO, release.rows + 1, by, "UndoRelease"))
 
 
 def drop(sql: ReleaseStatements, store: str, number: int, by: Authorship) -> Transaction[Release]:
@@ -260,8 +278,8 @@ def drop(sql: ReleaseStatements, store: str, number: int, by: Authorship) -> Tra
     if release.state is ReleaseState.DROPPED:
         return release
     if release.state not in _DROPPABLE:
-        raise _wrong_state(release, "dropped")
-    return (yield from _begin(sql, release, ReleaseState.DROPPED, REMOVE, 0, by, "DropRelease"))
+        raise wrong_state(release, "dropped")
+    return (yield from begin(sql, release, ReleaseState.DROPPED, REMOVE, 0, by, "DropRelease"))
 
 
 def expire(sql: ReleaseStatements, staged_ms: int, done_ms: int) -> Transaction[Release | None]:
@@ -277,7 +295,7 @@ def expire(sql: ReleaseStatements, staged_ms: int, done_ms: int) -> Transaction[
         return None  # somebody has changed it meanwhile
     release = to_only_release(records, store, number)
     state = ReleaseState.EXPIRED if release.state in _DROPPABLE else release.state
-    return (yield from _begin(sql, release, state, REMOVE, 0, SERVICE, "ExpireRelease"))
+    return (yield from begin(sql, release, state, REMOVE, 0, SERVICE, "ExpireRelease"))
 
 
 def _try_again(sql: ReleaseStatements, release: Release) -> Transaction[Release]:
@@ -285,19 +303,6 @@ def _try_again(sql: ReleaseStatements, release: Release) -> Transaction[Release]
     if release.work and release.problem:
         release = replace(release, problem="")
         yield Ask(sql.set_release, release.changes())
-    return release
-
-
-def _begin(
-    sql: ReleaseStatements, release: Release, state: ReleaseState, work: str, reached: int, by: Authorship, action: str
-) -> Transaction[Release]:
-    release = replace(release, state=state, work=work, reached=reached, problem="")
-    if by is not SERVICE:
-        release = replace(release, changed_by=by.author, change_reason=by.reason)
-    if work == UNDO:
-        release = replace(release, skipped=0)
-    yield Ask(sql.set_release, release.changes())
-    yield Note([_fact(by, action, release)])
     return release
 
 
@@ -310,14 +315,6 @@ def _conflict(release: Release, found: Sequence[Sequence[Any]]) -> ConditionFail
         f"{release.place} can't be published: {rows} written since it was staged, nothing is published: {named}{more}",
         field="number",
     )
-
-
-def _wrong_state(release: Release, what: str) -> ConditionFailedError:
-    return ConditionFailedError(f"{release.place} can't be {what}: it is {release.state}", field="number")
-
-
-def _fact(by: Authorship, action: str, release: Release) -> AuditFact:
-    return audit.fact(by, action, release.store, number=release.number, rows=release.rows, bytes=release.bytes)
 
 
 # ---- reads

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ringcast_wire import KeyCertificate
 
-from ringcast_config_service.repository import release_proofs, releases
+from ringcast_config_service.repository import release_proofs, release_waves, releases
 from ringcast_config_service.repository.base import Authorship, StoreRecord
 from ringcast_config_service.repository.release_records import (
     Certificate,
@@ -52,9 +52,24 @@ class TransactedReleases(ABC):
         words = store, number, after, limit, max_bytes, conflicts_only
         return await self._read(lambda: releases.rows(self._sql, *words))
 
-    async def publish(self, store: str, number: int, staged_ms: int, by: Authorship) -> Release:
+    async def publish(
+        self, store: str, number: int, staged_ms: int, by: Authorship, waves: Sequence[int] = ()
+    ) -> Release:
         await self._read(lambda: releases.check_publishable(self._sql, store, number, staged_ms))
-        return await self._call(lambda: releases.publish(self._sql, store, number, by))
+        partitions = await self._read(lambda: release_waves.partitions(self._sql, store, number)) if waves else []
+        return await self._call(lambda: releases.publish(self._sql, store, number, by, waves, partitions))
+
+    async def pause(self, store: str, number: int, by: Authorship) -> Release:
+        return await self._call(lambda: release_waves.pause(self._sql, store, number, by))
+
+    async def resume(self, store: str, number: int, by: Authorship) -> Release:
+        return await self._call(lambda: release_waves.resume(self._sql, store, number, by))
+
+    async def stop(self, store: str, number: int, by: Authorship) -> Release:
+        return await self._call(lambda: release_waves.stop(self._sql, store, number, by))
+
+    async def pass_gate(self, store: str, number: int, wave: int) -> Release:
+        return await self._write(lambda: release_waves.pass_gate(self._sql, store, number, wave))
 
     async def undo(self, store: str, number: int, by: Authorship) -> Release:
         return await self._call(lambda: releases.undo(self._sql, store, number, by))

@@ -5,7 +5,7 @@
 -- release_columns --
 -- A release as releases.to_release reads it.
 store, number, stage_id, state, work, kept, row_count, byte_count, batches, reached, published, undone, skipped,
-author, reason, changed_by, change_reason, problem, staged_at_ms, changed_at_ms, worked_at_ms
+author, reason, changed_by, change_reason, problem, staged_at_ms, changed_at_ms, worked_at_ms, rollout
 
 -- found_version --
 -- The version of the live row that a row of a release is about, 0 if there is none. A subquery for each row keeps to the
@@ -14,6 +14,27 @@ coalesce((
     SELECT r.version FROM rows r
     WHERE r.key_id = k.key_id AND r.partition = s.partition AND r.row_id = s.row_id AND NOT r.deleted
 ), 0)
+
+-- old_rows --
+-- What rows of a release hold at their base.
+SET old_value = (
+        SELECT r.value FROM rows r WHERE r.partition = release_rows.partition AND r.row_id = release_rows.row_id
+            AND r.version = release_rows.base AND NOT r.deleted AND r.key_id = (
+                SELECT k.key_id FROM config_keys k WHERE k.store = $1 AND k.name = release_rows.config_key
+            )
+    ),
+    old_metadata = (
+        SELECT r.metadata FROM rows r WHERE r.partition = release_rows.partition AND r.row_id = release_rows.row_id
+            AND r.version = release_rows.base AND NOT r.deleted AND r.key_id = (
+                SELECT k.key_id FROM config_keys k WHERE k.store = $1 AND k.name = release_rows.config_key
+            )
+    ),
+    old_size = coalesce((
+        SELECT r.size FROM rows r WHERE r.partition = release_rows.partition AND r.row_id = release_rows.row_id
+            AND r.version = release_rows.base AND NOT r.deleted AND r.key_id = (
+                SELECT k.key_id FROM config_keys k WHERE k.store = $1 AND k.name = release_rows.config_key
+            )
+    ), 0)
 
 ---- Releases ----
 
@@ -33,7 +54,7 @@ SELECT count(*) FROM releases WHERE store = $1 AND state IN ('staging', 'staged'
 -- INSERT_RELEASE --
 -- Creates the release $2 of the store $1 with the stage id $3; $4 stages it, because of $5.
 INSERT INTO releases ({release_columns})
-VALUES ($1, $2, $3, 'staging', '', true, 0, 0, 0, 0, 0, 0, 0, $4, $5, '', '', '', {now_ms}, {now_ms}, {now_ms})
+VALUES ($1, $2, $3, 'staging', '', true, 0, 0, 0, 0, 0, 0, 0, $4, $5, '', '', '', {now_ms}, {now_ms}, {now_ms}, NULL)
 
 -- FIND_STAGE --
 -- The release of the store $1 with the stage id $2, locked.
@@ -55,7 +76,8 @@ SELECT {release_columns} FROM releases WHERE store = $1 AND number < $2 ORDER BY
 -- Stores what changes of the release $2 of the store $1.
 UPDATE releases
 SET state = $3, work = $4, kept = $5, row_count = $6, byte_count = $7, batches = $8, reached = $9, published = $10,
-    undone = $11, skipped = $12, changed_by = $13, change_reason = $14, problem = $15, worked_at_ms = {now_ms},
+    undone = $11, skipped = $12, changed_by = $13, change_reason = $14, problem = $15, rollout = $16,
+    worked_at_ms = {now_ms},
     changed_at_ms = CASE WHEN state <> $3 THEN {now_ms} ELSE changed_at_ms END
 WHERE store = $1 AND number = $2
 
@@ -74,7 +96,7 @@ WHERE work <> '' AND worked_at_ms <= {now_ms} - $1::BIGINT ORDER BY worked_at_ms
 SELECT store, number FROM releases
 WHERE kept AND work = '' AND (
     (state IN ('staging', 'staged') AND staged_at_ms <= {now_ms} - $1::BIGINT)
-    OR (state IN ('published', 'undone') AND (
+    OR (state IN ('published', 'stopped', 'undone') AND (
         changed_at_ms <= {now_ms} - $2::BIGINT
         OR number <= (SELECT n.last FROM release_numbers n WHERE n.store = releases.store) - $3::BIGINT
     ))
@@ -92,6 +114,11 @@ DELETE FROM releases WHERE store = $1 AND number <= $2 AND NOT kept AND work = '
 -- FORGET_RELEASE_KEYS --
 -- Forgets the keys of releases up to the number $2 that are not there.
 DELETE FROM release_keys WHERE store = $1 AND number <= $2
+    AND number NOT IN (SELECT r.number FROM releases r WHERE r.store = $1 AND r.number <= $2)
+
+-- FORGET_RELEASE_PARTITIONS --
+-- Forgets the waves of releases of the store $1 up to the number $2 that are not there.
+DELETE FROM release_partitions WHERE store = $1 AND number <= $2
     AND number NOT IN (SELECT r.number FROM releases r WHERE r.store = $1 AND r.number <= $2)
 
 -- FORGET_RELEASE_PROOFS --
@@ -119,10 +146,13 @@ WHERE r.store = $1 AND r.number = $2
 SELECT version FROM release_rows WHERE store = $1 AND number = $2 AND config_key = $3 AND row_id = $4
 
 -- ROW_RELEASES --
--- Up to $4 releases of the store $1 that have the row $3 of the key $2, the newest first, and when each was proven.
+-- Up to $4 releases of the store $1 that have the row $3 of the key $2, the newest first, and when each was proven; the
+-- wave in which the row is, and how far the waves are.
 SELECT r.number, r.state, s.outcome, s.version, s.undo_version, coalesce((
     SELECT max(p.proven_at_ms) FROM release_proofs p WHERE p.store = r.store AND p.stage_id = r.stage_id
-), 0)
+), 0), coalesce((
+    SELECT w.wave FROM release_partitions w WHERE w.store = r.store AND w.number = r.number AND w.partition = s.partition
+), 0), r.rollout
 FROM releases r JOIN release_rows s ON s.store = r.store AND s.number = r.number
 WHERE r.store = $1 AND s.config_key = $2 AND s.row_id = $3 ORDER BY r.number DESC LIMIT $4
 
@@ -142,6 +172,20 @@ WHERE r.store = $1 AND r.number = $2 ORDER BY p.config_key
 SELECT p.proven_at_ms, p.instance
 FROM releases r JOIN release_proofs p ON p.store = r.store AND p.stage_id = r.stage_id
 WHERE r.store = $1 AND r.number = $2 LIMIT 1
+
+---- Waves ----
+
+-- RELEASE_PARTITIONS --
+-- The partitions that the release $2 of the store $1 has rows for.
+SELECT DISTINCT partition FROM release_rows WHERE store = $1 AND number = $2 ORDER BY partition
+
+-- CLEAR_RELEASE_PARTITIONS --
+-- Removes the waves of the release $2 of the store $1: of another one, in a store of that name that was purged.
+DELETE FROM release_partitions WHERE store = $1 AND number = $2
+
+-- INSERT_RELEASE_PARTITION --
+-- Notes that the partition $3 is in the wave $4 of the release $2 of the store $1.
+INSERT INTO release_partitions (store, number, partition, wave) VALUES ($1, $2, $3, $4)
 
 ---- Rows of releases ----
 
@@ -197,6 +241,19 @@ SELECT place, config_key, partition, row_id, value, metadata, size, base FROM (
 ) AS measured
 WHERE total <= $5::BIGINT OR total = size ORDER BY place
 
+-- WAVE_PAGE --
+-- The same of rows in partitions of the wave $7, up to the place $6.
+SELECT place, config_key, partition, row_id, value, metadata, size, base FROM (
+    SELECT page.*, sum(size) OVER (ORDER BY place ROWS UNBOUNDED PRECEDING) AS total FROM (
+        SELECT s.place, s.config_key, s.partition, s.row_id, s.value, s.metadata, s.size, s.base
+        FROM release_rows s
+        JOIN release_partitions p ON p.store = s.store AND p.number = s.number AND p.partition = s.partition
+        WHERE s.store = $1 AND s.number = $2 AND s.place > $3 AND s.place <= $6 AND p.wave = $7
+        ORDER BY s.place LIMIT $4
+    ) AS page
+) AS measured
+WHERE total <= $5::BIGINT OR total = size ORDER BY place
+
 -- UNDO_PAGE --
 -- The same of rows before the place $3 that were published, the last first: what each was before.
 SELECT place, config_key, partition, row_id, deletes, version, base, old_value, old_metadata, old_size FROM (
@@ -213,25 +270,15 @@ WHERE total <= $5::BIGINT OR total = old_size ORDER BY place DESC
 -- Keeps what the rows behind the place $3 and up to $4 of the release $2 of the store $1 hold at their base.
 -- Of a version that is not the row's any more nothing is kept, and such a row is not published.
 UPDATE release_rows
-SET old_value = (
-        SELECT r.value FROM rows r WHERE r.partition = release_rows.partition AND r.row_id = release_rows.row_id
-            AND r.version = release_rows.base AND NOT r.deleted AND r.key_id = (
-                SELECT k.key_id FROM config_keys k WHERE k.store = $1 AND k.name = release_rows.config_key
-            )
-    ),
-    old_metadata = (
-        SELECT r.metadata FROM rows r WHERE r.partition = release_rows.partition AND r.row_id = release_rows.row_id
-            AND r.version = release_rows.base AND NOT r.deleted AND r.key_id = (
-                SELECT k.key_id FROM config_keys k WHERE k.store = $1 AND k.name = release_rows.config_key
-            )
-    ),
-    old_size = coalesce((
-        SELECT r.size FROM rows r WHERE r.partition = release_rows.partition AND r.row_id = release_rows.row_id
-            AND r.version = release_rows.base AND NOT r.deleted AND r.key_id = (
-                SELECT k.key_id FROM config_keys k WHERE k.store = $1 AND k.name = release_rows.config_key
-            )
-    ), 0)
+{old_rows}
 WHERE store = $1 AND number = $2 AND place > $3 AND place <= $4 AND base > 0
+
+-- KEEP_OLD_ROWS_OF_WAVE --
+-- The same of those in partitions of the wave $5.
+UPDATE release_rows
+{old_rows}
+WHERE store = $1 AND number = $2 AND place > $3 AND place <= $4 AND base > 0
+    AND partition IN (SELECT p.partition FROM release_partitions p WHERE p.store = $1 AND p.number = $2 AND p.wave = $5)
 
 -- SET_PUBLISHED --
 -- Notes what became of the row at the place $3 of the release $2 of the store $1: $4, at the version $5.
@@ -292,6 +339,10 @@ DELETE FROM release_rows WHERE store = $1
 -- DROP_RELEASE_KEYS --
 -- Removes their keys.
 DELETE FROM release_keys WHERE store = $1
+
+-- DROP_RELEASE_PARTITIONS --
+-- Removes their waves.
+DELETE FROM release_partitions WHERE store = $1
 
 -- DROP_RELEASE_PROOFS --
 -- Removes what proves them.

@@ -191,8 +191,20 @@ CREATE TABLE IF NOT EXISTS releases (
     staged_at_ms BIGINT NOT NULL,
     changed_at_ms BIGINT NOT NULL,
     worked_at_ms BIGINT NOT NULL,
+    -- How far its waves are: JSON text, null where it has none. work is 'wave' then, which older builds leave alone, and
+    -- '' while it is paused.
+    rollout TEXT,
     PRIMARY KEY (store, number),
     UNIQUE (store, stage_id)
+);
+
+-- In which wave of a release each partition is that it writes to: 1 is the first.
+CREATE TABLE IF NOT EXISTS release_partitions (
+    store {text} NOT NULL,
+    number BIGINT NOT NULL,
+    partition BIGINT NOT NULL,
+    wave BIGINT NOT NULL,
+    PRIMARY KEY (store, number, partition)
 );
 
 -- The keys of releases that are staged. key_id: of the key that their rows were compared with, null as long as the key

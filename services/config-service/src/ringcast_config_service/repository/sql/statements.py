@@ -22,7 +22,7 @@ from ringcast_wire.audit import GENESIS
 
 from ringcast_config_service.repository.sql.loader import Block, insert, read_blocks, read_schema, read_upgrades
 
-SCHEMA_VERSION: Final = 9
+SCHEMA_VERSION: Final = 10
 
 PATHS: Final = {
     database: (

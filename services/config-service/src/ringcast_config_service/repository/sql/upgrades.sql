@@ -163,3 +163,15 @@ CREATE TABLE IF NOT EXISTS release_proofs (
     PRIMARY KEY (store, stage_id, config_key)
 );
 UPDATE schema_version SET version = 9 WHERE version = 8
+
+-- UPGRADE_10 --
+-- Releases are published in waves.
+ALTER TABLE releases ADD COLUMN {if_not_exists} rollout TEXT;
+CREATE TABLE IF NOT EXISTS release_partitions (
+    store {text} NOT NULL,
+    number BIGINT NOT NULL,
+    partition BIGINT NOT NULL,
+    wave BIGINT NOT NULL,
+    PRIMARY KEY (store, number, partition)
+);
+UPDATE schema_version SET version = 10 WHERE version = 9

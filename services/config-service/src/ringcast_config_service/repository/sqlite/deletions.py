@@ -121,6 +121,7 @@ class SqliteDeletions:
                 for statement in (
                     Sql.DROP_RELEASE_ROWS,
                     Sql.DROP_RELEASE_KEYS,
+                    Sql.DROP_RELEASE_PARTITIONS,
                     Sql.DROP_RELEASE_PROOFS,
                     Sql.DROP_RELEASES,
                     Sql.DROP_RELEASE_NUMBERS,

@@ -1,0 +1,95 @@
+"""The waves of a release: which partitions are in each, and how it goes from one to the next.
+
+The partitions that a release writes to are put into an order by a hash of the release and each of them. A wave is the
+next so many of that order. Which wave a partition is in is stored when the release begins to be published. The release
+says which wave is under way: those before it are published, and none of those behind it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+from ringcast_wire import ReleaseState, Rollout
+
+from ringcast_config_service.repository.base import SERVICE, Authorship
+from ringcast_config_service.repository.release_records import WAVE, Release
+from ringcast_config_service.repository.release_steps import finish
+from ringcast_config_service.repository.release_transactions import (
+    Ask,
+    Note,
+    ReleaseStatements,
+    Transaction,
+    begin,
+    fact_of,
+    locked,
+    wrong_state,
+)
+
+
+def partitions(sql: ReleaseStatements, store: str, number: int) -> Transaction[list[int]]:
+    """The partitions that a release has rows for."""
+    return [partition for (partition,) in (yield Ask(sql.release_partitions, (store, number)))]
+
+
+def pause(sql: ReleaseStatements, store: str, number: int, by: Authorship) -> Transaction[Release]:
+    """Has no more rows published until :func:`resume`; what is paused stays so.
+
+    Raises:
+        ConditionFailedError: it is not being published in waves.
+    """
+    release, rollout = yield from _under_way(sql, store, number, "paused")
+    if rollout.paused:
+        return release
+    release = replace(release, rollout=msgspec.structs.replace(rollout, paused=True, waits_for=""))
+    return (yield from begin(sql, release, release.state, "", release.reached, by, "PauseRelease"))
+
+
+def resume(sql: ReleaseStatements, store: str, number: int, by: Authorship) -> Transaction[Release]:
+    """Lets a release go on where it was paused; one that is not paused stays as it is.
+
+    Raises:
+        ConditionFailedError: it is not being published in waves.
+    """
+    release, rollout = yield from _under_way(sql, store, number, "resumed")
+    if not rollout.paused:
+        return release
+    release = replace(release, rollout=msgspec.structs.replace(rollout, paused=False))
+    return (yield from begin(sql, release, release.state, WAVE, release.reached, by, "ResumeRelease"))
+
+
+def stop(sql: ReleaseStatements, store: str, number: int, by: Authorship) -> Transaction[Release]:
+    """Has no more rows published; what is stopped stays so.
+
+    Raises:
+        ConditionFailedError: it is not being published in waves.
+    """
+    _, release = yield from locked(sql, store, number)
+    if release.state is ReleaseState.STOPPED:
+        return release
+    release, rollout = yield from _under_way(sql, store, number, "stopped")
+    release = replace(release, rollout=msgspec.structs.replace(rollout, paused=False, waits_for=""))
+    return (yield from begin(sql, release, ReleaseState.STOPPED, "", 0, by, "StopRelease"))
+
+
+def pass_gate(sql: ReleaseStatements, store: str, number: int, wave: int) -> Transaction[Release]:
+    """Lets the next wave begin, or ends the release; nothing if it is not at the gate of this wave any more."""
+    _, release = yield from locked(sql, store, number)
+    rollout = release.rollout
+    if rollout is None or not release.at_gate or rollout.wave != wave:
+        return release
+    yield Note([fact_of(SERVICE, "PassWave", release)])
+    passed = msgspec.structs.replace(rollout, at_gate=False, waits_for="")
+    if wave == len(rollout.waves):
+        done = yield from finish(sql, replace(release, rollout=passed), ReleaseState.PUBLISHED)
+        return done.release
+    release = replace(release, reached=0, rollout=msgspec.structs.replace(passed, wave=wave + 1))
+    yield Ask(sql.set_release, release.changes())
+    return release
+
+
+def _under_way(sql: ReleaseStatements, store: str, number: int, what: str) -> Transaction[tuple[Release, Rollout]]:
+    _, release = yield from locked(sql, store, number)
+    if release.state is not ReleaseState.PUBLISHING or release.rollout is None:
+        raise wrong_state(release, what)
+    return release, release.rollout

@@ -1,0 +1,200 @@
+"""Releases in waves, in each database: some partitions first, the others later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from ringcast_config_service.releases import Releases
+from ringcast_config_service.repository import Authorship, HistoryFilter, RowWrite, StageBatch, StagedRow, release_steps
+from ringcast_config_service.repository.release_draw import draw
+from ringcast_core import row_partition
+from ringcast_wire import (
+    ConditionFailedError,
+    InvalidInputError,
+    ReleaseOutcome,
+    ReleaseState,
+    UnknownKeyError,
+    check_row,
+    check_waves,
+)
+
+Bench = Any  # of conftest.py
+
+BY = Authorship("alice", "new list")
+BOB = Authorship("bob", "it looks bad")
+DAY_MS = 86_400_000
+ROWS = [f"r{number}" for number in range(40)]
+
+
+async def stage(bench: Bench, *, keys: Sequence[str] = ("k", "k2"), stage_id: str = "one") -> None:
+    """A release that changes or adds each row of several keys."""
+    rows = []
+    for key in keys:
+        versions = await _versions(bench, key)
+        for row_id in sorted(ROWS, key=lambda each: row_partition(each, 8)):
+            write = RowWrite(row_partition(row_id, 8), row_id, "new", None, check_row(row_id, "new", None))
+            rows.append(StagedRow(key, write._replace(condition=versions.get(row_id, 0))))
+    await bench.repo.releases.stage(bench.store, StageBatch(stage_id, 0, rows, True), BY)
+
+
+async def _versions(bench: Bench, key: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    with suppress(UnknownKeyError):
+        async for page in bench.repo.reader.history("s", key, HistoryFilter()):
+            found.update({revision.row.row_id: revision.row.version for revision in page})
+    return found
+
+
+async def work(bench: Bench, number: int = 1) -> int:
+    """Takes steps until there is nothing to do; how many."""
+    for count in range(1_000):
+        if (await bench.repo.releases.step("s", number, bench.repo.histories.generation)).done:
+            return count
+    raise AssertionError("it does not end")
+
+
+async def published(bench: Bench, number: int = 1) -> set[tuple[str, int]]:
+    """The keys and partitions in which rows are published, in which then no row waits."""
+    rows = await bench.repo.releases.rows("s", number, 0, 1_000, 1 << 20, conflicts_only=False)
+    waiting = {(row.key, row.partition) for row in rows if row.outcome is ReleaseOutcome.WAITING}
+    done = {(row.key, row.partition) for row in rows if row.outcome is ReleaseOutcome.PUBLISHED}
+    assert not done & waiting
+    return done
+
+
+def test_waves_are_drawn_by_a_hash_of_release_and_partition() -> None:
+    rollout, waves = draw(7, range(4096), (1, 10, 50, 100))
+    assert (rollout.waves, rollout.partitions) == ((1, 10, 50, 100), (41, 410, 2048, 4096))
+    assert sorted(waves) == list(range(4096))
+    assert [sum(wave <= number for wave in waves.values()) for number in (1, 2, 3, 4)] == list(rollout.partitions)
+    assert draw(7, range(4096), (1, 10, 50, 100)) == (rollout, waves)
+    again = draw(8, range(4096), (1, 10, 50, 100))[1]
+    assert again != waves, "each release begins elsewhere"
+    assert sorted(draw(7, [3, 9], (1, 10, 50, 100))[0].partitions) == [1, 2], "no wave is empty"
+    assert draw(7, [3, 9], (1, 10, 50, 100))[0].waves == (50, 100)
+    assert draw(7, [3], (1, 100))[0].waves == (100,)
+
+
+@pytest.mark.parametrize("waves", [(0, 100), (1, 1, 100), (50,), (10, 5, 100), (1, 101), (101,), (-5, 100)])
+def test_waves_rise_strictly_to_100(waves: tuple[int, ...]) -> None:
+    with pytest.raises(
+        InvalidInputError, match="are not allowed: they are whole percents from 1 on that rise"
+    ) as caught:
+        check_waves(waves)
+    assert caught.value.field == "waves"
+    assert check_waves([]) == ()
+    assert check_waves([1, 100]) == (1, 100)
+
+
+async def test_partitions_come_wave_by_wave_and_each_row_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release_steps, "STEP_ROWS", 3)
+    monkeypatch.setattr(release_steps, "WAVE_ROWS", 7)
+    await bench.write(dict.fromkeys(ROWS[:20], "old"), metadata={"by": "me"})
+    before = await bench.live()
+    await stage(bench)
+    releases = bench.repo.releases
+    release = await releases.publish("s", 1, DAY_MS, BY, (10, 50, 100))
+    assert (release.state, release.rollout.waves, release.rollout.partitions) == (
+        "publishing",
+        (10, 50, 100),
+        (1, 4, 8),
+    )
+    _, drawn = draw(1, range(8), (10, 50, 100))
+    for wave in (1, 2, 3):
+        assert (await releases.due(-1_000)) == [("s", 1)]
+        await work(bench)
+        release = await releases.get("s", 1)
+        assert (release.at_gate, release.rollout.wave, release.state) == (True, wave, "publishing")
+        partitions = {partition for partition, found in drawn.items() if found <= wave}
+        assert await published(bench) == {(key, partition) for partition in partitions for key in ("k", "k2")}
+        (found, *_) = await releases.of_row("s", "k", ROWS[0], 1)
+        assert (found.wave, found.rollout.wave) == (drawn[row_partition(ROWS[0], 8)], wave)
+        assert (await releases.pass_gate("s", 1, wave + 1)).at_gate, "it is not that wave's turn"
+        await releases.pass_gate("s", 1, wave)
+        assert not (await releases.pass_gate("s", 1, wave)).at_gate, "the same again changes nothing"
+    release = await releases.get("s", 1)
+    assert (release.state, release.published, release.skipped, release.work) == ("published", 80, 0, "")
+    assert await releases.due(-1_000) == []
+    assert await bench.live() == dict.fromkeys(ROWS, "new")
+    await bench.check_gap_free()
+    await bench.check_gap_free("k2")
+    await releases.undo("s", 1, BY)
+    await work(bench)
+    assert (await releases.get("s", 1)).undone == 80
+    assert await bench.live() == before, "what rows held is kept in whatever wave they were"
+    assert await bench.live("k2") == {}
+    await bench.check_gap_free()
+
+
+async def test_a_release_is_paused_resumed_and_stopped_in_the_middle_of_a_wave(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(release_steps, "STEP_ROWS", 3)
+    await bench.write(dict.fromkeys(ROWS, "old"))
+    await stage(bench, keys=["k"])
+    releases = bench.repo.releases
+    for call, what in ((releases.pause, "paused"), (releases.resume, "resumed"), (releases.stop, "stopped")):
+        with pytest.raises(ConditionFailedError, match=f"can't be {what}: it is staged"):
+            await call("s", 1, BOB)
+    await releases.publish("s", 1, DAY_MS, BY, (50, 100))
+    await releases.step("s", 1, bench.repo.histories.generation)
+    paused = await releases.pause("s", 1, BOB)
+    assert (paused.state, paused.rollout.paused, paused.changed_by) == ("publishing", True, "bob")
+    assert (await releases.pause("s", 1, BY)).changed_by == "bob", "it is paused already"
+    assert await work(bench) == 0
+    assert (await releases.get("s", 1)).published == 3
+    assert await releases.due(-1_000) == []
+    assert (await releases.publish("s", 1, DAY_MS, BY)).rollout.paused, "only resume lets it go on"
+    assert not (await releases.resume("s", 1, BY)).rollout.paused
+    assert (await releases.resume("s", 1, BOB)).changed_by == "alice"
+    await work(bench)
+    at_gate = await releases.pause("s", 1, BOB)
+    assert at_gate.rollout.at_gate
+    assert (await releases.pass_gate("s", 1, 1)).rollout.wave == 1
+    first = (await releases.get("s", 1)).published
+    stopped = await releases.stop("s", 1, BOB)
+    assert (stopped.state, stopped.work, stopped.published) == (ReleaseState.STOPPED, "", first)
+    assert 0 < first < 40
+    assert (await releases.stop("s", 1, BY)).changed_by == "bob"
+    for call, what in ((releases.publish, "published"), (releases.resume, "resumed"), (releases.drop, "dropped")):
+        words = (DAY_MS, BY) if what == "published" else (BY,)
+        with pytest.raises(ConditionFailedError, match=f"can't be {what}: it is stopped"):
+            await call("s", 1, *words)
+    await releases.undo("s", 1, BY)
+    await work(bench)
+    done = await releases.get("s", 1)
+    assert (done.state, done.undone) == ("undone", first)
+    assert await bench.live() == dict.fromkeys(ROWS, "old")
+    await bench.check_gap_free()
+
+
+async def test_a_paused_release_can_be_undone_and_a_stopped_one_expires(bench: Bench) -> None:
+    releases = bench.repo.releases
+    await stage(bench, keys=["k"])
+    await releases.publish("s", 1, DAY_MS, BY, (50, 100))
+    await work(bench)
+    await releases.pause("s", 1, BY)
+    await releases.undo("s", 1, BY)
+    await work(bench)
+    assert ((await releases.get("s", 1)).state, await bench.live()) == ("undone", {})
+    await stage(bench, keys=["k2"], stage_id="two")
+    await releases.publish("s", 2, DAY_MS, BY, (50, 100))
+    await work(bench, 2)
+    await releases.stop("s", 2, BY)
+    found = {(await releases.expire(DAY_MS, -1_000)).number for _ in range(2)}
+    assert found == {1, 2}
+
+
+async def test_a_release_that_is_published_all_at_once_gets_no_waves(bench: Bench) -> None:
+    releases = bench.repo.releases
+    await stage(bench, keys=["k"])
+    await releases.publish("s", 1, DAY_MS, BY)
+    with pytest.raises(ConditionFailedError, match="can't be published in waves: it is publishing without"):
+        await releases.publish("s", 1, DAY_MS, BY, (50, 100))
+    with pytest.raises(ConditionFailedError, match="can't be paused: it is publishing"):
+        await releases.pause("s", 1, BY)
+    with pytest.raises(InvalidInputError, match="waves 50 are not allowed"):
+        await Releases(bench.repo, None, staged_ms=DAY_MS).publish("s", 1, BY, (50,))  # type: ignore[arg-type]

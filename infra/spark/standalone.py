@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on this machine: a master and two workers on loopback, from the pip package of Spark.
+"""A standalone Spark cluster on this machine: a master and two workers on loopback, of SPARK_HOME or the pip package.
 
 Usage: standalone.py [--logs DIRECTORY] SCRIPT [ARGUMENT …]. Packs the connector, with its compiled core, into an
 archive; starts the cluster; submits the script with the archive; stops everything, and exits with what the script
@@ -30,7 +30,7 @@ import pyspark
 OURS = ("ringcast_core", "ringcast_wire", "pyspark_ringcast")
 MOUNT = "ringcast"
 """Where the archive is unpacked, in the working directory of each executor."""
-_HOME = Path(str(pyspark.__file__)).parent
+_HOME = Path(os.environ.get("SPARK_HOME") or Path(str(pyspark.__file__)).parent)
 _ENVIRONMENT = {"SPARK_HOME": str(_HOME), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
 _START_S = 180.0  # for what hangs: a machine with much else to do has needed over a minute
 _STOP_S = 10.0

@@ -143,6 +143,9 @@ def main() -> None:
     settings: dict[str, bool | float | int | str | None] = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
         "spark.sql.shuffle.partitions": "1",
+        # Of few rows, making and compiling a program for each query takes more than the query does.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         # A copy of a task that is slow, where most others of its stage are done: steps of one task have none.
         "spark.speculation": "true",
         "spark.speculation.quantile": "0.5",

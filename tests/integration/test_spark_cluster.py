@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.timeout(540)  # six JVMs start in it
 def test_a_cluster_that_loses_executors(
-    tmp_path: Path, nats_server: NatsServer, config_service: ConfigServiceProcess, store_name: str
+    tmp_path: Path, nats_server: NatsServer, config_service: ConfigServiceProcess, store_name: str, spark_home: Path
 ) -> None:
     options = {"servers": nats_server.url, "service": config_service.address, "store": store_name, "key": "list"}
     with grpc.insecure_channel(config_service.address) as channel:
@@ -35,7 +35,8 @@ def test_a_cluster_that_loses_executors(
             json.dumps(options),
             tmp_path,
         ]
-        process = ManagedProcess("spark-cluster", [sys.executable, *words], env={"JDK_JAVA_OPTIONS": FRUGAL_JVM})
+        environment = {"SPARK_HOME": str(spark_home), "JDK_JAVA_OPTIONS": FRUGAL_JVM}
+        process = ManagedProcess("spark-cluster", [sys.executable, *words], env=environment)
         try:
             for step in ("write", "read", "checkpoint", "report.json"):
                 process.wait_until((tmp_path / step).exists, timeout_s=5 * PATIENCE_S)

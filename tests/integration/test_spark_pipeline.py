@@ -80,14 +80,15 @@ def guarded(tmp_path: Path) -> Iterator[Guarded]:
 
 
 @pytest.mark.timeout(540)  # six JVMs start in it
-def test_the_pipeline_on_a_cluster(tmp_path: Path, guarded: Guarded, store_name: str) -> None:
+def test_the_pipeline_on_a_cluster(tmp_path: Path, guarded: Guarded, store_name: str, spark_home: Path) -> None:
     guarded.stub.CreateStore(pb.CreateStoreRequest(name=store_name, partition_count=16))
     guarded.stub.Put(pb.PutRequest(store=store_name, key="ranges", row_id="10.0.0.0/24", value="somebody"))
     (tmp_path / "ranges.csv").write_text("\n".join(["network,owner", *map(",".join, ROWS.items()), "nonsense,x"]))
     spec = SPEC.format(store=store_name, servers=guarded.nats.url, service=guarded.service.address)
     (tmp_path / "ranges.toml").write_text(spec)
     said: list[str] = []
-    process = submitted(tmp_path, ["--json", "run", tmp_path / "ranges.toml", "--rejects", tmp_path / "rejects"], said)
+    words: list[str | Path] = ["--json", "run", tmp_path / "ranges.toml", "--rejects", tmp_path / "rejects"]
+    process = submitted(tmp_path, spark_home, words, said)
     try:
         assert process.wait(4 * PATIENCE_S) == 3, process.describe("did not end as `done, and rows were rejected`")
     finally:
@@ -109,7 +110,7 @@ def test_the_pipeline_on_a_cluster(tmp_path: Path, guarded: Guarded, store_name:
         assert not [path for path in files_in(tmp_path / "rejects") if secret.encode() in path.read_bytes()]
 
 
-def submitted(tmp_path: Path, words: list[str | Path], said: list[str]) -> ManagedProcess:
+def submitted(tmp_path: Path, home: Path, words: list[str | Path], said: list[str]) -> ManagedProcess:
     """The pipeline's command on a cluster whose Spark keeps its event log."""
     (tmp_path / "conf").mkdir()
     (tmp_path / "events").mkdir()
@@ -118,6 +119,9 @@ def submitted(tmp_path: Path, words: list[str | Path], said: list[str]) -> Manag
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": (tmp_path / "events").as_uri(),
         "spark.sql.shuffle.partitions": "2",
+        # Of few rows, making and compiling a program for each query takes more than the query does.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
     defaults = "".join(f"{name} {text}\n" for name, text in settings.items())
     (tmp_path / "conf" / "spark-defaults.conf").write_text(defaults)
@@ -125,6 +129,7 @@ def submitted(tmp_path: Path, words: list[str | Path], said: list[str]) -> Manag
     command += [str(pipeline_main.__file__), *words]
     environment = {
         "SPARK_CONF_DIR": str(tmp_path / "conf"),
+        "SPARK_HOME": str(home),
         "RINGCAST_PASSWORD": PASSWORD,
         "JDK_JAVA_OPTIONS": FRUGAL_JVM,
     }

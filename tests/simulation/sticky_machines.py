@@ -58,3 +58,7 @@ class Machines:
     guard: type[Guard] = Guard
     is_compared: bool = True
     is_validated: bool = True
+    counts_left: bool = True
+    """Whether a registration that an agent has deleted counts as long as the end of its process was not seen."""
+    waits_for_step: bool = True
+    """Whether a process that starts while the step is lost waits for it."""

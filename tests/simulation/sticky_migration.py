@@ -45,20 +45,26 @@ class MigratingProcess(Process):
             if self.now >= self.hear_at:
                 self.hear_at = self.now + _HEAR_S
                 self.believe()
-                self.ask("step", self.world.read_step if self.guard is not None else self.register, self.takes)
+                is_registered = self.guard is not None and self.worker_id in self.world.members
+                self.ask("step", self.world.read_step if is_registered else self.register, self.takes)
             if self.guard is None or self.guard.step.stage is Stage.OFF:
                 self.world.after(0.2, self.tick)
                 self.call()
                 return
         super().tick()
 
-    def register(self) -> Step:
-        """The step that there is once the process is registered: not one that was there before."""
+    def register(self) -> Step | None:
+        """The step that there is once the process is registered, not one that was there before; or it is lost."""
         if self.world.step.stage is not Stage.FINISH:  # else it starts with exclusive ownership, which has no members
             self.world.members.add(self.worker_id)
-        return self.world.step
+            self.world.left.discard(self.worker_id)
+        return None if self.world.faulty and self.world.draw.random() < 0.1 else self.world.step
 
-    def takes(self, step: Step) -> None:
+    def takes(self, step: Step | None) -> None:
+        if step is None:
+            if self.guard is not None or self.world.machines.waits_for_step:
+                return
+            step = self.world.past[0]
         if self.guard is None:
             self.guard = self.world.machines.guard(step)
         self.guard.heard(step)
@@ -128,6 +134,8 @@ class MigratingWorld(World):
         super().__post_init__()
         self.step = Step(Stage.OFF, 0)
         self.past = [self.step]
+        self.left: set[str] = set()
+        """Workers whose registration their agent has deleted, of which it has not seen the end."""
         self.members: set[str] = set()
         """Registered workers: one that is killed stays until it is started again, and leaves."""
         self.final = self.draw.choice((Stage.SHADOW, Stage.VALIDATE, Stage.SWITCH))
@@ -135,6 +143,24 @@ class MigratingWorld(World):
             self.final = Stage.FINISH
         self.taken: dict[Stage, int] = dict.fromkeys(Stage, 0)
         self.after(self.draw.uniform(3.0, 8.0), self.operate)
+        if self.draw.random() < 0.5:
+            self.after(self.draw.uniform(1.0, 3.0), self.halt_one)
+
+    def halt_one(self) -> None:
+        """A process is halted before the migration begins, and for most of it; its agent gives it up for silence."""
+        able = [one for one in self.processes if one.guard is not None and not (one.paused or one.open_calls)]
+        if able:
+            process = self.draw.choice(able)
+            process.paused = True
+            process.host.loses(process)
+            self.give_up(process)
+            self.after(self.draw.uniform(12.0, 30.0), process.resume)
+
+    def give_up(self, process: Process) -> None:
+        """The agent of a process deletes its registration, and has not seen its end."""
+        self.members.discard(process.worker_id)
+        self.left.add(process.worker_id)
+        self.log(f"unheard {process}")
 
     def start(self, worker_id: str) -> None:
         """No process starts under the id of one that is halted and not guarded: the operator has to see to that."""
@@ -150,6 +176,8 @@ class MigratingWorld(World):
     def operate(self) -> None:
         """Takes a step, if one may be taken."""
         self.after(self.draw.uniform(0.5, 1.5) * _STEP_S, self.operate)
+        if not self.faulty:
+            self.left &= {one.worker_id for one in self.processes}  # of the others a day has passed
         able = [stage for stage in sorted(next_stages(self.step.stage)) if self.may_go_to(stage)]
         if not self.faulty:
             able = [] if self.step.stage is self.final else [stage for stage in able if stage is self.towards_final()]
@@ -162,15 +190,21 @@ class MigratingWorld(World):
 
     def may_go_to(self, stage: Stage) -> bool:
         states = states_among(self.store.nodes)
+        counted = self.members | (self.left if self.machines.counts_left else set())
         if stage is Stage.FINISH:
             return self.final is stage and may_finish(self.step, self.members, table_among(self.store.nodes))
         if stage is Stage.SWITCH and self.machines.is_validated:
-            return not unguarded(self.step, self.members, states)
-        return stage is not Stage.OFF or may_end(self.step, self.members, states, table_among(self.store.nodes))
+            return not unguarded(self.step, counted, states)
+        return stage is not Stage.OFF or may_end(self.step, counted, states, table_among(self.store.nodes))
 
     def towards_final(self) -> Stage:
         is_before = self.step.stage < self.final
         return Stage(self.step.stage + 1) if is_before else Stage.SHADOW
+
+    def stop(self, process: Process) -> None:
+        super().stop(process)
+        if self.draw.random() < 0.8:  # else its agent has not seen its end, and another process of its id has to start
+            self.left.discard(process.worker_id)
 
     def leaves(self, process: Process) -> None:
         """A worker that is not guarded says that it starts no call any more, or others would wait for it."""
@@ -179,6 +213,7 @@ class MigratingWorld(World):
             return
         super().leaves(process)
         self.members.discard(process.worker_id)
+        self.left.discard(process.worker_id)
 
     def fault(self) -> None:
         super().fault()
@@ -187,6 +222,9 @@ class MigratingWorld(World):
             process.cut_until = self.now + self.draw.uniform(15.0, 40.0)  # it misses steps
             self.log(f"cut {process} until {process.cut_until:.1f}")
         for process in self.processes:
+            hears_nothing = process.paused or self.now < process.cut_until
+            if self.faulty and hears_nothing and process.worker_id in self.members and self.draw.random() < 0.3:
+                self.give_up(process)
             if process.ownership.record.leaving and not process.is_leaving:
                 process.is_leaving = True
                 process.believe()

@@ -101,6 +101,12 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     "lets_go_at_once": Variant(
         Machines(guard=LetsGoAtOnce), "is not guarded any more before the table is back at the peer rule"
     ),
+    "counts_only_registrations": Variant(
+        Machines(counts_left=False), "switches without a halted worker whose registration its agent has deleted"
+    ),
+    "takes_a_lost_step_for_none": Variant(
+        Machines(waits_for_step=False), "begins by the peer rule where it finds no step, though NATS may have lost it"
+    ),
     "stops_in_words_only": Variant(
         Machines(ownership=StopsInWordsOnly), "says that it has stopped while calls of the rule before run"
     ),

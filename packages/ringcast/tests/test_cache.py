@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry
 from ringcast import Change, InUseError, InvalidInputError, Mode, UnavailableError, Worker
+from ringcast._cache import cache, file
+from ringcast._cache.cache import Cache
 from ringcast._cache.directory import KEPT_QUARANTINED, CachePlace
+from ringcast._common.config import WorkerConfig
+from ringcast._common.log import worker_log
 from ringcast.metrics import PrometheusMetrics
 from ringcast_client import ConfigServiceClient
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, until
 
 if TYPE_CHECKING:
     from .conftest import Store
@@ -70,6 +74,53 @@ async def test_it_starts_with_nats_down_and_serves_what_the_last_life_had(
         with pytest.raises(TimeoutError):
             await worker.wait_ready(timeout_s=0.01)
     assert told == [("assigned", 8), ("revoked", 8)]
+
+
+async def test_what_is_too_old_is_there_and_not_handed_over_before_the_worker_is_registered(
+    store: Store, tmp_path: Path, nowhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The registration that it had then may be forgotten, so that the store may have got owners meanwhile."""
+    expected = await fill(store, tmp_path)
+    monkeypatch.setattr(cache, "ALONE_S", -1.0)
+    heard: list[Change] = []
+    async with store.worker(cache_dir=tmp_path, servers=nowhere, connect_timeout_s=0.1, handler=heard.append) as worker:
+        await worker.wait_until("list", lambda: values(worker) == expected, timeout_s=PATIENCE_S)
+        assert (worker.owned("list"), heard) == (frozenset(), [])
+    async with store.worker(cache_dir=tmp_path, handler=heard.append) as worker:
+        await worker.wait_until("list", lambda: len(heard) == len(expected), timeout_s=PATIENCE_S)
+
+
+async def test_the_file_has_to_say_that_the_store_migrates_before_the_worker_is_guarded(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its next process would hand over what the file has, while another worker owns it."""
+    await fill(store, tmp_path)
+    config = WorkerConfig(store=store.name, keys=("list",), worker_id=f"{store.name}-w", cache_dir=str(tmp_path))
+    failing = True
+
+    def write_identity(identity: file.Identity) -> Callable[[sqlite3.Connection], None]:
+        def work(connection: sqlite3.Connection) -> None:
+            if failing:
+                raise sqlite3.OperationalError("disk I/O error")
+            write(identity)(connection)
+
+        return work
+
+    write = file.write_identity
+    monkeypatch.setattr(file, "write_identity", write_identity)
+    async with Cache.open(config, worker_log(logging.getLogger("ringcast"))) as opened:
+        assert opened is not None
+        assert opened.identity is not None
+        await opened.follow(opened.identity, {})
+        opened.remember_migration(True)
+        knows = asyncio.create_task(opened.knows_migration())
+        await until(lambda cached=opened: cached.write_failures > 1)  # type: ignore[misc]
+        assert not knows.done()
+        failing = False
+        await asyncio.wait_for(knows, PATIENCE_S)
+    async with Cache.open(config, worker_log(logging.getLogger("ringcast"))) as opened:
+        assert opened is not None
+        assert opened.may_have_migrated
 
 
 async def test_metrics_tell_of_the_cache_before_there_is_a_connection(

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Any, cast
 
+import msgspec
 import pytest
 from ringcast._bus.bus import NotFoundError, RejectedError, StoredMessage
 from ringcast._bus.kv import Bucket, ConflictError
@@ -67,13 +68,17 @@ class KvBus:
 class Records:
     """The records of worker ``w``, which has been given incarnation ``i``."""
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.bus = KvBus()
         self.membership = Membership()
         self.membership.nodes.replace({})
         self.membership.leases.replace({})
         self.records = KeyRecords(
-            Bucket(cast(Any, self.bus), names.nodes_bucket("s")), self.membership, CONFIG, "i", LOG
+            Bucket(cast(Any, self.bus), names.nodes_bucket("s")),
+            self.membership,
+            msgspec.structs.replace(CONFIG, **settings),
+            "i",
+            LOG,
         )
         self.planned = PlannedChange("k", "w", self.membership, 0.0)
         self.planned.join(0.0)
@@ -83,6 +88,15 @@ class Records:
         self.bus.written = []
         await self.records.publish("k", lease, self.planned)
         return self.bus.written
+
+    @property
+    def may_call(self) -> bool:
+        """Whether the marker of the registration says that calls may run."""
+        return names.HEADER_MAY_CALL in self.bus.found[NODE].headers
+
+    def sees(self) -> None:
+        """The mirror shows that the registration is gone."""
+        self.membership.nodes.put(NODE, Entry(self.bus.found[NODE].sequence, None))
 
     def see(self, name: str, record: NodeRecord | SlotClaim) -> None:
         """The bucket has a record of another process, and the mirror shows it."""
@@ -142,15 +156,41 @@ async def test_leaving_deletes_the_claim_before_the_record() -> None:
     made = Records()
     await made.publish()
     made.bus.written = []
-    await made.records.leave("k")
+    await made.records.leave("k", may_call=False)
     assert made.bus.written == [f"-{slot(0)}", f"-{NODE}"]
+    assert not made.may_call
+
+
+async def test_a_key_that_was_left_while_calls_ran_is_counted_until_they_have_ended() -> None:
+    """An operator must not take the store to owners before."""
+    made = Records()
+    await made.publish()
+    await made.records.leave("k", may_call=True)
+    assert made.may_call
+    made.sees()
+    await made.records.leave("k", may_call=True)
+    assert made.may_call
+    await made.records.leave("k", may_call=False)
+    assert not made.may_call
+
+
+async def test_a_worker_with_a_cache_is_counted_after_its_end() -> None:
+    """Its next process hands over what the cache has before it is registered."""
+    made = Records(cache_dir="/nowhere")
+    await made.publish()
+    await made.records.leave("k", may_call=False)
+    assert made.may_call
+    assert names.HEADER_MAY_CALL not in made.bus.found[slot(0)].headers
+    made.sees()
+    await made.records.leave("k", may_call=False)
+    assert made.may_call
 
 
 async def test_the_records_of_another_process_of_this_id_are_left_alone() -> None:
     made = Records()
     made.see(slot(0), SlotClaim(worker_id="w", lease="w"))
     made.see(NODE, NodeRecord(slot=0, lease="w", incarnation="other"))
-    await made.records.leave("k")
+    await made.records.leave("k", may_call=False)
     assert made.bus.written == []
 
 

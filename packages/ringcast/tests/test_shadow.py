@@ -228,8 +228,60 @@ async def test_the_metadata_is_made_anew(store: Store, shared_nats: NatsServer) 
     await until(lambda: not any(worker.coordinator for worker in store.workers.values()))
     await store.meta.put(names.META_MIGRATION, step(Stage.SHADOW, 7))
     await store.plan(7)
+    await store.meta.put("wire_version", b"1")  # as of a store that was created again
     await store.meta.purge(names.META_MIGRATION)
     await until(lambda: not any(worker.coordinator for worker in store.workers.values()))
+
+
+@pytest.mark.parametrize("version", [b"2", None], ids=["the step", "all of the metadata"])
+async def test_a_worker_that_registers_while_the_step_is_lost_waits_for_it(store: Store, version: bytes | None) -> None:
+    """It must not take the store for one that does not migrate: owners may serve it."""
+    told: list[str] = []
+    does = {
+        "may_begin": lambda key: told.append("begins"),
+        "guarded": lambda key, tokens: told.append("guarded"),
+        "step_unknown": lambda reason: told.append(reason),
+    }
+    if version is not None:
+        await store.meta.put("wire_version", version)
+    worker = store.worker_of("c", Onlooker(**does))
+    worker.enrolled(KEY)
+    running = asyncio.create_task(worker.run())
+    try:
+        await until(lambda: any(told))
+        assert set(told) == {
+            f"the step of the migration of store {store.name!r} is lost: its config service writes it again"
+        }
+        await store.meta.put(names.META_MIGRATION, step(Stage.SWITCH, 5))
+        await until(lambda: "begins" in told)
+        assert told.index("guarded") < told.index("begins")
+    finally:
+        await end_task(running)
+
+
+async def test_a_store_that_has_never_migrated_begins_at_once(store: Store) -> None:
+    told: list[str] = []
+    await store.meta.put("wire_version", b"1")
+    worker = store.worker_of("c", Onlooker(may_begin=told.append))
+    worker.enrolled(KEY)
+    running = asyncio.create_task(worker.run())
+    try:
+        await until(lambda: told == [KEY])
+    finally:
+        await end_task(running)
+
+
+async def test_a_step_that_is_lost_changes_nothing_for_those_that_know_it(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    await store.meta.put(names.META_MIGRATION, step(Stage.SHADOW, 5))
+    await store.plan(5)
+    before = [worker.coordinator for worker in store.workers.values()]
+    with caplog.at_level(logging.DEBUG, "ringcast"):
+        await store.meta.put("wire_version", b"2")
+        await store.meta.purge(names.META_MIGRATION)
+        await until(lambda: caplog.text.count("is lost: its config service writes it again") > len(before))
+    assert [worker.coordinator for worker in store.workers.values()] == before
 
 
 async def test_a_failure_is_the_shadows_alone(store: Store, caplog: pytest.LogCaptureFixture) -> None:

@@ -247,6 +247,16 @@ def test_a_worker_that_is_guarded_again_waits_for_the_calls_of_the_time_between(
     assert guard.number == 5
 
 
+@pytest.mark.parametrize("start", [Step(Stage.VALIDATE, 2), Step(Stage.SHADOW, 2, is_back=True)])
+def test_a_worker_that_has_handed_over_what_its_disk_had_begins_with_calls_of_before(start: Step) -> None:
+    guard = Guard(start, has_called=True)
+    guard.heard(Step(Stage.VALIDATE, 3))
+    assert (guard.is_on, guard.number) == (True, 0)
+    guard.strays_ended()
+    assert (guard.is_on, guard.number) == (True, 3)
+    assert not Guard(Step(Stage.SHADOW, 2), has_called=True).strays, "it waits until it gets guarded"
+
+
 def test_at_the_end_no_worker_is_guarded() -> None:
     guard = Guard(SWITCH)
     guard.heard(Step(Stage.OFF, 5))

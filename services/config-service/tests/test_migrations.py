@@ -144,9 +144,10 @@ class Workers:
     async def register(self, worker_id: str) -> None:
         await self._put(names.nodes_bucket(self.store), names.node_key("k", worker_id), b"{}")
 
-    async def leave(self, worker_id: str) -> None:
+    async def leave(self, worker_id: str, *, may_call: bool = False) -> None:
         subject = f"$KV.{names.nodes_bucket(self.store)}.{names.node_key('k', worker_id)}"
-        await self.service.nc.jetstream().publish(subject, b"", headers={"KV-Operation": "DEL"})
+        headers = {"KV-Operation": "DEL"} | ({names.HEADER_MAY_CALL: "1"} if may_call else {})
+        await self.service.nc.jetstream().publish(subject, b"", headers=headers)
 
     async def say(self, worker_id: str, guarded: int, *, session: int = 0, agent: str = "") -> None:
         data = encode_state(State(lease=worker_id, session=session, guarded=guarded, agent=agent))
@@ -267,6 +268,35 @@ async def test_a_worker_whose_agent_has_seen_its_process_end_is_not_waited_for(
     await workers.go(SWITCH)
 
 
+async def test_a_worker_whose_registration_its_agent_has_deleted_is_waited_for(
+    service: Running, store_name: str
+) -> None:
+    """It had no time to say anything of itself, and may be halted within a call, or cut off."""
+    await service.create(store_name)
+    workers = Workers(service, store_name)
+    await workers.go(SHADOW)
+    await workers.register("a")
+    await workers.leave("a", may_call=True)
+    await workers.is_refused(
+        VALIDATE, "from shadow to validate yet: workers a of key 'k' take no part in the migration"
+    )
+    await workers.leave("a")  # its end was seen
+    number = await workers.go(VALIDATE)
+    await workers.leave("a", may_call=True)
+    await workers.is_refused(SWITCH, "from validate to switch yet: workers a of key 'k' are not guarded")
+    await workers.say("a", 1)  # it has ended, but has a cache that does not know of the step
+    await workers.is_refused(SWITCH, "workers a of key 'k' are not guarded")
+    await workers.say("a", number)
+    await workers.go(SWITCH)
+    back = await workers.go(SHADOW)
+    await workers.table(Rule.PEERS, back)
+    await workers.is_refused(
+        OFF, "workers a of key 'k' are still guarded"
+    )  # it would go on with the table that it knows
+    await workers.say("a", 0)
+    await workers.go(OFF)
+
+
 async def test_a_worker_that_is_guarded_since_an_earlier_step_is_not_guarded(service: Running, store_name: str) -> None:
     await service.create(store_name)
     workers = Workers(service, store_name)
@@ -298,7 +328,7 @@ async def test_a_server_that_lags_behind_is_not_believed(service: Running, store
     await service.create(store_name)
     workers, js = Workers(service, store_name), service.nc.jetstream()
     await workers.register("a")
-    assert set(await read_bucket(js, names.nodes_bucket(store_name))) == {"k.a"}
+    assert set((await read_bucket(js, names.nodes_bucket(store_name))).entries) == {"k.a"}
 
     class Ahead:
         """The server that takes writes in has one more."""

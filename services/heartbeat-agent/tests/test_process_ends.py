@@ -115,7 +115,8 @@ class Agent:
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
         self.said: dict[str, Said] = {}
         bus = cast(Any, SimpleNamespace(witness=lambda store: self.said.setdefault(store, Said())))
-        self.witnesses = Witnesses(bus, 2, tasks)
+        self.exited: list[tuple[str, str, str]] = []
+        self.witnesses = Witnesses(bus, 2, tasks, lambda *process: self.exited.append(process))
 
     def registers(self, worker_id: str, pid: int = 1, store: str = "s", *, seen: bool = True) -> tuple[Any, End]:
         registration = Registration(worker_id, f"i{pid}", pid, store, ("k",), 0)
@@ -139,6 +140,7 @@ async def test_what_a_process_has_reported_is_said_when_it_has_ended(agent: Agen
     assert agent.said["s"].gone == []  # a closed connection is no end
     end.comes()
     assert agent.said["s"].gone == [("a", "k", 3, 4)]
+    assert agent.exited == [("s", "a", "i1")]
     assert end.closed
     assert agent.witnesses.ended == 1
 

@@ -21,6 +21,10 @@ class Records:
         self.store, self.lease, self.living = store, lease, living
         self.deleted = 2
         self.looks = 0
+        self.ends: list[tuple[str, str]] = []
+
+    def ended(self, worker_id: str, incarnation: str) -> None:
+        self.ends.append((worker_id, incarnation))
 
     def look(self) -> None:
         self.looks += 1
@@ -39,6 +43,9 @@ async def test_records_are_watched_until_their_store_was_without_a_worker_for_a_
         watched = StoreRecords(cast(Any, None), registry, tasks)
         found = cast(Any, watched.of("s", "lease"))
         assert cast(Any, watched.of("s", "lease")) is found
+        watched.ended("s", "a", "i")
+        watched.ended("other", "a", "i")
+        assert found.ends == [("a", "i")]
         watched.look()
         assert (found.looks, found.lease, found.living()) == (1, "lease", frozenset({("k", "a")}))
         watched.end_unused(0.0)

@@ -148,7 +148,7 @@ def _check_way(info: StoreInfo, *, is_back: bool) -> None:
 
 async def _look(config: CliConfig, info: StoreInfo) -> list[KeyShadow]:
     found = await read_topologies(config.servers, info.name, timeout_s=config.timeout_s)
-    return [_of_key(each) for each in found if each.members]
+    return [_of_key(each) for each in found if each.members or (each.shadow and each.shadow.unguarded)]
 
 
 def _of_key(topology: Topology) -> KeyShadow:

@@ -42,9 +42,9 @@ class Step(NamedTuple):
 def possible_members(registered: Collection[str], states: Mapping[str, State], ended: Mapping[str, Span]) -> set[str]:
     """The workers of a key that may have calls that no table has let start.
 
-    An agent deletes the registration of a worker whose socket has closed, and whose calls may still run. Its state
-    stays, and says that it is not guarded. Where the agent says that its process has ended (``ended``, by worker), that
-    counts no more. A registration counts all the same: another process of this id may have written it.
+    ``registered``: also those whose registration was deleted with a marker that says that calls may run, where that
+    counts. A state that says that its worker is not guarded counts as well, unless its agent says that its process has
+    ended (``ended``, by worker). A registration counts all the same: another process of this id may have written it.
     """
     return {*registered, *_unguarded_states(states, ended)}
 
@@ -70,8 +70,11 @@ def may_own(step: int, states: Mapping[str, State], ended: Mapping[str, Span]) -
 
 
 def may_end(step: Step, members: Collection[str], states: Mapping[str, State], table: Table | None) -> bool:
-    """Whether the operator may go from the shadow to the end: nobody obeys a table, or has not heard of ``step``."""
-    is_back = table is None or (table.rule is Rule.PEERS and table.step >= step.number)
+    """Whether the operator may go from the shadow to the end: nobody obeys a table, or has not heard of ``step``.
+
+    A table that is lost is waited for where there are members: they may act by it, and the next has to be above it.
+    """
+    is_back = not members if table is None else table.rule is Rule.PEERS and table.step >= step.number
     return is_back and not any(states[name].guarded for name in members if name in states)
 
 

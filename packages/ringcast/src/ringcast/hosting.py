@@ -12,7 +12,7 @@ import random
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import msgspec
@@ -21,6 +21,7 @@ from ringcast_wire import (
     EventLog,
     LeaseRecord,
     NatsLogin,
+    NodeRecord,
     ProtocolError,
     UnknownStoreError,
     decode_record,
@@ -39,6 +40,7 @@ from ringcast._common.process import this_process
 from ringcast._common.stats import Stats
 from ringcast._coordination.group_seals import GroupSeals, SealEntry
 from ringcast._coordination.host_witness import HostWitness
+from ringcast._coordination.key_records import CACHED
 from ringcast._coordination.lease import LeaseHolder
 from ringcast._dapr.items import (
     METADATA_DELETED,
@@ -56,6 +58,8 @@ from ringcast._worker.worker import Worker
 HOST_REFRESH_S: Final = 2.5
 """How often a host's lease is refreshed: when the agent dies, 7.5 s of it are left for the workers to go over."""
 _DELETES_AT_ONCE: Final = 32
+_REMEMBERED: Final = 4096
+"""Processes whose ends were seen, and deleted records of processes that may live, which are remembered of one store."""
 
 
 def leave_sealed(worker: Worker) -> None:
@@ -254,6 +258,10 @@ class HostRecords:
         self.store = store
         self.lock = asyncio.Lock()
         self.deleted = 0
+        self._ended: dict[tuple[str, str], None] = {}
+        """Worker id and incarnation of processes that were seen to end, the oldest first."""
+        self._doubtful: dict[str, tuple[tuple[str, str], int]] = {}
+        """Deleted records of processes that may live: the process, and the revision of the marker, by name."""
         self._lease_id = lease_id
         self._living = living
         self._log = bus.log.bind(store=store)
@@ -273,6 +281,13 @@ class HostRecords:
 
     def look(self) -> None:
         """Deletes what is to be deleted, soon: other workers live now."""
+        self._dirty.set()
+
+    def ended(self, worker_id: str, incarnation: str) -> None:
+        """This process was seen to end: none of its calls runs."""
+        self._ended[worker_id, incarnation] = None
+        while len(self._ended) > _REMEMBERED:
+            del self._ended[next(iter(self._ended))]
         self._dirty.set()
 
     def named(self) -> frozenset[tuple[str, str]] | None:
@@ -302,6 +317,7 @@ class HostRecords:
         living = self._living()
         if living is None or not self._mirror.complete:
             return
+        await self._clear_doubts()
         found = orphaned_records(self._mirror, self._lease_id, living)
         for start in range(0, len(found), _DELETES_AT_ONCE):
             some = found[start : start + _DELETES_AT_ONCE]
@@ -314,12 +330,32 @@ class HostRecords:
             self._log.info("records.deleted", records=[name for name, _ in found])
 
     async def _delete(self, name: str, revision: int) -> None:
+        """Deletes a record. That of a worker says on its marker that calls may run, unless the process has ended."""
+        entry = self._mirror.entries.get(name)
+        worker_id = name.partition(".")[2]
+        is_claim = "." in worker_id
+        node = None if is_claim or entry is None or entry.revision != revision else self._mirror.get(name, NodeRecord)
+        process = worker_id, node.incarnation if node is not None else ""
+        is_cached = node is not None and CACHED in node.capabilities
+        may_call = not is_claim and (is_cached or process not in self._ended)
         try:
-            await self._bucket.delete(name, last=revision)
+            at = await self._bucket.delete(name, last=revision, may_call=may_call)
         except ConflictError:
             self._log.debug("record.rewritten", record=name)
-        else:
-            self._mirror.drop(name, revision)
+            return
+        self._mirror.drop(name, revision)
+        if may_call and not is_cached:
+            self._doubtful[name] = process, at
+            while len(self._doubtful) > _REMEMBERED:
+                del self._doubtful[next(iter(self._doubtful))]
+
+    async def _clear_doubts(self) -> None:
+        """Has markers of processes that have ended since say no more that calls may run."""
+        for name, (process, at) in list(self._doubtful.items()):
+            if process in self._ended:
+                with suppress(ConflictError):  # another process of this id has registered
+                    await self._bucket.delete(name, last=at)
+                del self._doubtful[name]
 
 
 __all__ = [

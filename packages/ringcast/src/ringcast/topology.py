@@ -185,7 +185,7 @@ async def read_topologies(
     """The topology of every key of a store that has members, by name of the key. Raises as :func:`read_topology`."""
     read = await _read(servers_of(servers), store, ">", timeout_s)
     tables = read.owners if _is_exclusive(read.settings) else ()
-    named = [*tables, *(name for name in read.nodes if not names.is_ended_key(name))]
+    named = [*tables, *(name for name in (*read.nodes, *read.left) if not names.is_ended_key(name))]
     keys = {name.partition(".")[0] for name in named if not name.startswith("~")}
     found = [_topology(read, store, key) for key in sorted(keys)]
     return [each for each in found if each.members or each.exclusive is None]
@@ -203,6 +203,8 @@ class _Buckets:
     migration: Migration | None = None
     signs: Mapping[str, float] = field(default_factory=dict)
     """When what a worker of a store that migrates has written was stored: by ``registered/`` or ``said/`` and name."""
+    left: frozenset[str] = frozenset()
+    """Registrations that were deleted while calls of their workers may have run, or may begin again from a disk."""
 
 
 async def _read(servers: Sequence[str], store: str, keys: str, timeout_s: float) -> _Buckets:
@@ -247,15 +249,15 @@ async def _read_migrating(
     timeout_s: float,
 ) -> _Buckets:
     async def read(bucket: str, pattern: str) -> dict[str, StoredEntry]:
-        found = await read_stored_entries(client, bucket, pattern, timeout_s=timeout_s) or {}
-        return {name: entry for name, entry in found.items() if entry.data is not None}
+        return await read_stored_entries(client, bucket, pattern, timeout_s=timeout_s) or {}
 
     nodes, said = await read(names.nodes_bucket(store), keys), await read(names.owners_bucket(store), keys)
     said |= await read(names.owners_bucket(store), names.session_key("*"))
-    signs = {f"registered/{name}": entry.stored_s for name, entry in nodes.items()}
-    signs |= {f"said/{name}": entry.stored_s for name, entry in said.items()}
-    data = [{name: entry.data or b"" for name, entry in found.items()} for found in (nodes, said)]
-    return _Buckets(settings, data[0], leases, data[1], {}, step, signs)
+    left = frozenset(name for name, entry in nodes.items() if entry.data is None and entry.may_call)
+    signs = {f"registered/{name}": entry.stored_s for name, entry in nodes.items() if entry.data or name in left}
+    signs |= {f"said/{name}": entry.stored_s for name, entry in said.items() if entry.data}
+    data = [{name: entry.data for name, entry in found.items() if entry.data} for found in (nodes, said)]
+    return _Buckets(settings, data[0], leases, data[1], {}, step, signs, left)
 
 
 async def require_key(servers: Sequence[str], store: str, key: str, timeout_s: float) -> None:
@@ -301,18 +303,21 @@ def _topology(read: _Buckets, store: str, key: str) -> Topology:
                 members.append(replace(_member(worker_id, record, lease, everything), slot=None))
             else:
                 members.append(_member(worker_id, record, lease, owned.get(worker_id, [])))
-    shadow = _shadow(step, migrating, members, read.signs) if step is not None and migrating is not None else None
+    left = {name.partition(".")[2] for name in read.left if name.partition(".")[0] == key and name.count(".") == 1}
+    shadow = _shadow(step, migrating, members, left, read.signs) if step is not None and migrating is not None else None
     return Topology(store, key, settings, tuple(members), owner_of, shadow=shadow)
 
 
-def _shadow(step: Migration, records: KeyRecords, members: Sequence[Member], signs: Mapping[str, float]) -> Shadow:
+def _shadow(
+    step: Migration, records: KeyRecords, members: Sequence[Member], left: set[str], signs: Mapping[str, float]
+) -> Shadow:
     table, states = records.table, records.states
     registered = {member.worker_id for member in members}
     is_current = table is not None and table.step == step.number
     said = {Session(name, state.lease, state.session) for name, state in states.items() if state.session}
     workers = said if table is None or table.rule is not Rule.PEERS else said & set(table.peers)
-    not_guarded = unguarded(Step.of(step), possible_members(registered, states, records.ended), states)
-    guarded = {name for name in registered if name in states and states[name].guarded}
+    not_guarded = unguarded(Step.of(step), possible_members(registered | left, states, records.ended), states)
+    guarded = {name for name in registered | left if name in states and states[name].guarded}
     calling = {each.worker_id for each in table.peers if not records.has_stopped(each)} if table is not None else set()
     if table is None or table.rule is not Rule.NOBODY:
         calling = set()

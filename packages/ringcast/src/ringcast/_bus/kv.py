@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from ringcast_wire import Backoff, EventLog, event_before
+from ringcast_wire import Backoff, EventLog, event_before, names
 
 from ringcast._bus.bus import TRANSIENT, Bus, Message, NotFoundError, RejectedError, WatchConsumer
 from ringcast._common.place import read_place
@@ -58,13 +58,17 @@ class Bucket:
         """
         return await self._publish(key, value, last, {})
 
-    async def delete(self, key: str, *, last: int) -> None:
-        """Deletes if the key is at revision ``last``.
+    async def delete(self, key: str, *, last: int, may_call: bool = False) -> int:
+        """Deletes if the key is at revision ``last``, and returns the revision of the marker that takes its place.
+
+        ``may_call``: of a registration, that calls of its worker may still run; the marker says so.
 
         Raises:
             ConflictError: it is at another.
         """
-        await self._publish(key, b"", last, {_OPERATION: "DEL"})
+        return await self._publish(
+            key, b"", last, {_OPERATION: "DEL"} | ({names.HEADER_MAY_CALL: "1"} if may_call else {})
+        )
 
     async def _publish(self, key: str, value: bytes, last: int, headers: dict[str, str]) -> int:
         headers[EXPECTED] = expected(last)

@@ -28,11 +28,15 @@ _GONE: Final = ("KV-Operation", "Nats-Marker-Reason")
 
 
 class StoredEntry(NamedTuple):
-    """A message of a bucket. ``data`` is ``None`` where the entry is gone; ``stored_s``: by the server's clock."""
+    """A message of a bucket. ``data`` is ``None`` where the entry is gone; ``stored_s``: by the server's clock.
+
+    ``may_call``: of a registration that is gone, that calls of its worker may have run.
+    """
 
     revision: int
     data: bytes | None
     stored_s: float
+    may_call: bool
 
 
 ToolBus: TypeAlias = Client
@@ -219,7 +223,9 @@ async def _read_page(
                 is_gone = not message.data or any(name in headers for name in _GONE)
                 entries.pop(key, None)
                 stored_s = datetime.fromisoformat(headers["Nats-Time-Stamp"]).timestamp()
-                entries[key] = StoredEntry(last, None if is_gone else message.data, stored_s)
+                entries[key] = StoredEntry(
+                    last, None if is_gone else message.data, stored_s, names.HEADER_MAY_CALL in headers
+                )
             elif status == _END:
                 return last + 1 if last and int(headers.get("Nats-Num-Pending", "0")) else 0
             elif status == _NOTHING:

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 from ringcast_sqlite import Database, StoreCorruptError, StoreError
-from ringcast_wire import Backoff, EventLog, MismatchError, event_within
+from ringcast_wire import Backoff, EventLog, MismatchError, Mode, event_within
 
 from ringcast._cache import file
 from ringcast._cache.directory import CachePlace
@@ -29,6 +29,9 @@ from ringcast._common.config import WorkerConfig
 _INTERVAL_S: Final = 0.1
 """Least time between two writes; what changes meanwhile goes with the next."""
 _FAILURES: Final = (StoreError, sqlite3.Error, OSError)
+ALONE_S: Final = 12 * 3600.0
+"""What a worker of a store with owners has had on its disk for longer it does not hand over before it is registered:
+the registration that it had then is known for 17 hours from when its rows were current."""
 
 
 class Cache:
@@ -40,6 +43,8 @@ class Cache:
         self.found: dict[str, list[StoredPartition]] = {}
         self.restored_partitions = 0
         self.restored_rows = 0
+        self._is_old = False
+        """Whether some of what was found is so old that the registration which it goes with may be forgotten."""
         self.write_failures = 0
         self.quarantines = 0
         self.quarantined_because = ""
@@ -52,8 +57,9 @@ class Cache:
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._is_known = True
-        """Whether the file has the identity as it is."""
+        self._known = asyncio.Event()
+        """Set as long as the file has the identity as it is."""
+        self._known.set()
 
     @classmethod
     @asynccontextmanager
@@ -115,6 +121,9 @@ class Cache:
         self.identity, self.found = identity, {key: parts for key, parts in found.items() if parts}
         self.restored_partitions = sum(map(len, self.found.values()))
         self.restored_rows = sum(len(part.rows) for parts in self.found.values() for part in parts)
+        now_ms, ages_ms = time.time() * 1000, [part.as_of_ms for parts in self.found.values() for part in parts]
+        has_owners = identity.settings.mode is Mode.PARTITIONED and not self._config.observe
+        self._is_old = has_owners and any(abs(now_ms - as_of_ms) > ALONE_S * 1000 for as_of_ms in ages_ms)
         self._log.info(
             "cache.read",
             path=str(self.place.path),
@@ -135,9 +144,11 @@ class Cache:
         if not self._held:
             return
         self._pending = PendingSaves(sessions)
+        self._known.clear()
         if self._database is not None:
             try:
                 await self._database.write(file.write_identity(identity))
+                self._known.set()
                 await self._database.write(file.keep_only(self._config.keys))
             except _FAILURES as error:
                 await self._could_not_write(error)
@@ -146,13 +157,19 @@ class Cache:
     @property
     def may_have_migrated(self) -> bool:
         """Whether another worker may be the owner of what was found: nothing of it is to be handed over."""
-        return self.identity is not None and self.identity.migrates
+        return self._is_old or (self.identity is not None and self.identity.migrates)
+
+    async def knows_migration(self) -> None:
+        """Returns once the file says what was last to be remembered: never, as long as it can't be used."""
+        if not self._held:
+            await asyncio.Event().wait()
+        await self._known.wait()
 
     def remember_migration(self, migrates: bool) -> None:
         """The store migrates, or it does not: to be known when the worker starts again."""
         if self.identity is not None and migrates is not self.identity.migrates:
             self.identity = msgspec.structs.replace(self.identity, migrates=migrates)
-            self._is_known = False
+            self._known.clear()
             self._changed.set()
 
     async def abandon(self, reason: str) -> None:
@@ -166,7 +183,7 @@ class Cache:
     async def quarantine(self, reason: str) -> None:
         """Renames the file and begins a new one. What was found is not used."""
         await self._close_file()
-        self.found, self.identity = {}, None
+        self.found, self.identity, self._is_old = {}, None, False
         self.restored_partitions = self.restored_rows = 0
         moved_to = await asyncio.to_thread(self.place.quarantine)
         self.quarantines += 1
@@ -219,9 +236,11 @@ class Cache:
         as_of_ms, current = self._pending.currency(time.time() * 1000)
         try:
             assert self._database is not None
-            if not self._is_known and self.identity is not None:
-                await self._database.write(file.write_identity(self.identity))
-                self._is_known = True
+            if not self._known.is_set() and self.identity is not None:
+                written = self.identity
+                await self._database.write(file.write_identity(written))
+                if self.identity is written:
+                    self._known.set()
             await self._database.write(file.write(saves, as_of_ms, current))
         except BaseException as error:
             self._pending.put_back(saves)

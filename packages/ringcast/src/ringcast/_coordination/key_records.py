@@ -17,6 +17,8 @@ from ringcast._protocol.slots import SlotChoice, Slots
 
 TOUCH_S: Final = 6 * 3600.0
 """How often the records are written again: the bucket deletes what was not written for a day."""
+CACHED: Final = "cached"
+"""The capability of a worker with a cache on its disk, of which its next process may hand rows over unregistered."""
 
 
 class KeyRecords:
@@ -37,6 +39,9 @@ class KeyRecords:
         self._log = log
         self._unannounced: set[str] = set()
         self._touched_at: dict[str, float] = {}
+        self._capabilities = (CACHED,) if config.cache_dir else ()
+        self._left: dict[str, int] = {}
+        """Revisions of the markers of keys that were left while calls may have run."""
 
     def registered(self, key: str) -> bool:
         """Whether the node record of a key was written since the start."""
@@ -63,7 +68,13 @@ class KeyRecords:
         if stale or nodes.get(slot, SlotClaim) != claim:
             await self.write(slot, encode_record(claim), choice.revision)
         phase = planned.phase or NodePhase.ACTIVE
-        record = NodeRecord(slot=choice.slot, lease=lease, incarnation=self._incarnation, phase=phase)
+        record = NodeRecord(
+            slot=choice.slot,
+            lease=lease,
+            incarnation=self._incarnation,
+            capabilities=self._capabilities,
+            phase=phase,
+        )
         name = names.node_key(key, self._worker_id)
         if not (stale or key in self._unannounced or nodes.get(name, NodeRecord) != record):
             return choice, False
@@ -78,14 +89,24 @@ class KeyRecords:
         for slot in slots:
             await self.drop(names.slot_key(key, slot))
 
-    async def leave(self, key: str) -> None:
-        """Deletes the records of a key, unless another process with this worker id has written them."""
+    async def leave(self, key: str, *, may_call: bool) -> None:
+        """Deletes the records of a key, unless another process with this worker id has written them.
+
+        ``may_call``: calls of the key may still run; a later ``leave`` without says that they have ended. The marker of
+        a worker with a cache says so in any case: its next process may hand over what that has, and is not registered.
+        """
         name = names.node_key(key, self._worker_id)
         record = self._membership.nodes.get(name, NodeRecord)
         if record is not None and record.incarnation != self._incarnation:
             return  # the claims are the other process's too
         await self.drop_slots(key, self._slots.of(key, self._worker_id))
-        await self.drop(name)  # last: another worker claims the slot once this record is gone
+        may_call = may_call or bool(self._capabilities)
+        if record is not None:
+            at = await self.drop(name, may_call=may_call)  # last: another claims the slot once this record is gone
+            if at is not None and may_call:
+                self._left[name] = at
+        elif not may_call and (at := self._left.pop(name, 0)):
+            await self._delete(name, at, may_call=False)
 
     async def write(self, name: str, value: bytes, last: int) -> None:
         """Writes a record.
@@ -100,12 +121,16 @@ class KeyRecords:
             raise
         self._membership.nodes.put(name, Entry(revision, value))
 
-    async def drop(self, name: str) -> None:
-        """Deletes a record, if it still is what the mirror shows."""
+    async def drop(self, name: str, *, may_call: bool = False) -> int | None:
+        """Deletes a record, if it still is what the mirror shows; returns the revision of the marker."""
         entry = self._membership.nodes.entries.get(name)
         if entry is None or entry.value is None:
-            return
+            return None
+        return await self._delete(name, entry.revision, may_call=may_call)
+
+    async def _delete(self, name: str, revision: int, *, may_call: bool) -> int | None:
         try:
-            await self._bucket.delete(name, last=entry.revision)
+            return await self._bucket.delete(name, last=revision, may_call=may_call)
         except ConflictError:
             self._log.debug("record.not_ours", record=name)
+            return None

@@ -223,7 +223,9 @@ class MigratingStore:
             log=self._log,
             times=sticky_times,
             # Where calls run already, they do so without having been let start.
-            migrates=Migrates(_OFF if self._has_begun else Step.of(step), self._participant),
+            migrates=Migrates(
+                _OFF if self._has_begun else Step.of(step), self._participant, has_called=bool(self._config.cache_dir)
+            ),
             report_sessions=self._report_sessions,
             revisions=self._participant.revisions,
         )
@@ -255,7 +257,7 @@ class MigratingStore:
         """Reads the step, and passes it on; returns whether the store migrates, with the times that it had."""
         step = await self._look()
         if step is None:
-            return migration.guards_any  # NATS has lost it, and the service writes it again: until then nothing changes
+            return migration.guards_any  # the database has gone back, or a server lags behind: nothing changes
         if step.is_on and _times(step) != _times(joined):  # it was off meanwhile, which this worker has not heard of
             if migration.guards_any:
                 raise MismatchError(

@@ -203,11 +203,11 @@ class PeerCoordinator:
                     await self._may_leave.wait()
 
     async def leave(self) -> None:
-        """Deletes the node records and slot claims."""
+        """Deletes the node records and slot claims: to be called once no call of the worker runs."""
         self._leaving = True
         for key in self._config.keys:
             with suppress(RefusedError):  # what is not ours to delete ends with the lease
-                await self._records.leave(key)
+                await self._records.leave(key, may_call=False)
         with suppress(RefusedError):
             await self._records.drop(names.ended_key(self._config.worker_id))
 
@@ -298,7 +298,7 @@ class PeerCoordinator:
 
     async def _keep_registered(self, key: str, lease: str) -> None:
         if key in self._given_up or key in self._withdrawn:
-            await self._records.leave(key)
+            await self._records.leave(key, may_call=True)
             return
         self._duplicate_id.check(key, registered=self._records.registered(key))
         await self._register(key, lease)

@@ -83,9 +83,7 @@ class StickyCoordinator:
             for key in config.keys
         }
         self.migration = (
-            StoreMigration(migrates.step, migrates.participant, worker_id, records, self._owned, self._leaders)
-            if migrates is not None
-            else None
+            StoreMigration(migrates, worker_id, records, self._owned, self._leaders) if migrates is not None else None
         )
         """Of a store that migrates: what is to be told of the operator's steps, and of the peer rule."""
         if migrated is not None:

@@ -32,6 +32,8 @@ class Migrates(NamedTuple):
     step: Step
     """The operator's step, as far as it is known."""
     participant: GuardedParticipant
+    has_called: bool = False
+    """Whether calls may run already that nothing has let start."""
 
 
 class KeyGuard:
@@ -41,17 +43,16 @@ class KeyGuard:
         self,
         key: str,
         worker_id: str,
-        step: Step,
+        migrates: Migrates,
         records: OwnerRecords,
         owned: KeyOwnership,
-        participant: GuardedParticipant,
     ) -> None:
         self._key = key
         self._worker_id = worker_id
         self._records = records
         self._owned = owned
-        self._participant = participant
-        self._guard = Guard(step)
+        self._participant = migrates.participant
+        self._guard = Guard(migrates.step, has_called=migrates.has_called)
         self._is_told = False
 
     @property
@@ -95,8 +96,7 @@ class StoreMigration:
 
     def __init__(
         self,
-        step: Step,
-        participant: GuardedParticipant,
+        migrates: Migrates,
         worker_id: str,
         records: OwnerRecords,
         owned: Mapping[str, KeyOwnership],
@@ -106,7 +106,8 @@ class StoreMigration:
         self._records = records
         self._owned = owned
         self._leaders = leaders
-        self._guards = {key: KeyGuard(key, worker_id, step, records, each, participant) for key, each in owned.items()}
+        step = migrates.step
+        self._guards = {key: KeyGuard(key, worker_id, migrates, records, each) for key, each in owned.items()}
         records.heard(step.number)
         for leader in leaders.values():
             leader.heard(step)

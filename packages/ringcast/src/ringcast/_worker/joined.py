@@ -14,6 +14,7 @@ from ringcast_wire.reports import assignment_digest
 from ringcast._bus.bus import TRANSIENT, Bus, Delivery
 from ringcast._bus.consumers import Consumers, EventDemand
 from ringcast._bus.requests import FetchClient
+from ringcast._cache.cache import Cache
 from ringcast._common.config import WorkerConfig
 from ringcast._common.process import Process
 from ringcast._common.stats import Stats
@@ -56,8 +57,8 @@ class WorkerContext:
     log: EventLog
     can_be_guarded: bool
     """Not where the worker serves a group of an agent, whose partitions are shared out a second time."""
-    remember_migration: Callable[[bool], None]
-    """Has the cache on the disk know whether the store migrates."""
+    cache: Cache | None
+    """What is on the disk of the worker: it has to know whether the store migrates."""
 
 
 class JoinedWorker:
@@ -128,8 +129,7 @@ class JoinedWorker:
     def _migrates(self) -> MigratingStore:
         """What follows the migration of a store of peers."""
         context, lease = self._context, self.lease
-        remember = context.remember_migration
-        keys = MigratingKeys(context.keys.by_key, context.log, spawn=self.tasks.spawn, remember=remember)
+        keys = MigratingKeys(context.keys.by_key, context.log, spawn=self.tasks.spawn, cache=context.cache)
         store = MigratingStore(
             context.bus,
             context.config,

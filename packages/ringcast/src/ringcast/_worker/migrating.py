@@ -8,6 +8,7 @@ from typing import Any
 
 from ringcast_wire import EventLog
 
+from ringcast._cache.cache import Cache
 from ringcast._common.stats import Trigger
 from ringcast._coordination.sticky import StickyCoordinator
 from ringcast._protocol.sticky.ownership import OwnedState
@@ -28,11 +29,11 @@ class MigratingKeys(ExclusiveKeys):
         log: EventLog,
         *,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None] | None],
-        remember: Callable[[bool], None],
+        cache: Cache | None,
     ) -> None:
         super().__init__(sessions, log)
         self._spawn = spawn
-        self._remember = remember
+        self._cache = cache
         self._bound_s = 0.0
         self._guarded: set[str] = set()
         self._begun: set[str] = set()
@@ -82,7 +83,8 @@ class MigratingKeys(ExclusiveKeys):
 
     def may_have_migrated(self, may: bool) -> None:
         """Whether what is on the disk may be handed over when the worker starts again."""
-        self._remember(may)
+        if self._cache is not None:
+            self._cache.remember_migration(may)
 
     # ---- the coordinator
 
@@ -113,7 +115,10 @@ class MigratingKeys(ExclusiveKeys):
             self._look_at_prepared(key)
 
     async def _wait_for_strays(self, key: str) -> None:
+        """Waits for the disk, too: a process that begins with what it has must not hand it over unasked."""
         await self._sessions[key].applier.strays_ended()
+        if self._cache is not None:
+            await self._cache.knows_migration()
         if self._coordinator is not None and self._coordinator.migration is not None:
             self._coordinator.migration.strays_ended(key)
 

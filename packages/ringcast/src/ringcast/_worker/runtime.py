@@ -249,7 +249,7 @@ class Runtime:
             self.stats,
             self._log,
             can_be_guarded=self.replay_taker is None,
-            remember_migration=self.cache.remember_migration if self.cache is not None else lambda _: None,
+            cache=self.cache,
         )
         joined = self.joined = host.joined = JoinedWorker(context, lease, host.demand)
         try:

@@ -89,8 +89,8 @@ async def _read(js: JetStreamContext, bucket: str, patterns: Sequence[str]) -> d
     except NotFoundError:
         return {}
     for _ in range(_TRIES):
-        found, up_to = await read_latest(js, bucket, patterns)
-        if not found or up_to >= last:
-            return found
+        found = await read_latest(js, bucket, patterns)
+        if not found.entries or found.up_to >= last:
+            return found.entries
         await asyncio.sleep(_PAUSE_S)
     raise UnavailableError(f"bucket {bucket} is read from a server that lags behind: try again")

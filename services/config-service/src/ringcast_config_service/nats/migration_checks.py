@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,7 +27,7 @@ from ringcast_wire.ended_sessions import Span, believed, decode_gone
 from ringcast_wire.migrating import Step, may_end, may_finish, possible_members, unguarded
 from ringcast_wire.owner_records import State, Table, check_numbers, decode_state, decode_table
 
-from ringcast_config_service.nats.latest import read_latest
+from ringcast_config_service.nats.latest import Latest, read_latest
 from ringcast_config_service.repository import StoreRecord
 
 _TRIES: Final = 20
@@ -40,6 +41,8 @@ class KeyWorkers:
     """What NATS has of one key."""
 
     registered: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)
+    """Workers whose registrations were deleted while calls of them may have run, or may begin again from a disk."""
     states: dict[str, State] = field(default_factory=dict)
     table: Table | None = None
     said: dict[str, dict[str, Span]] = field(default_factory=dict)
@@ -49,8 +52,14 @@ class KeyWorkers:
 
     @property
     def members(self) -> set[str]:
-        """The workers that may have calls that no table has let start."""
+        """The workers that take part, or may have calls that no table has let start."""
         return possible_members(self.registered, self.states, believed(self.said, self.states))
+
+    def lacking(self, step: Step, stage: Stage) -> frozenset[str]:
+        """The workers that keep the store from ``VALIDATE`` or ``SWITCH``."""
+        if stage is Stage.VALIDATE:
+            return frozenset((self.registered | self.left) - self.states.keys())
+        return unguarded(step, self.members | self.left, self.states)
 
 
 async def check_step(js: JetStreamContext, store: StoreRecord, stage: Stage) -> None:
@@ -72,12 +81,7 @@ async def check_step(js: JetStreamContext, store: StoreRecord, stage: Stage) -> 
             if not may_finish(step, workers.members, workers.table):
                 raise _refusal(store, before, stage, f"key {key!r} has no owners yet")
             continue
-        lacking = (
-            workers.registered - workers.states.keys()
-            if stage is Stage.VALIDATE
-            else unguarded(step, workers.members, workers.states)
-        )
-        if lacking:
+        if lacking := workers.lacking(step, stage):
             what = "take no part in the migration" if stage is Stage.VALIDATE else "are not guarded"
             raise _refusal(store, before, stage, f"{_listed(lacking)} of key {key!r} {what}")
 
@@ -86,8 +90,9 @@ def _check_end(store: StoreRecord, key: str, workers: KeyWorkers, step: Step) ->
     assert store.migration is not None
     if workers.unreadable:
         raise _refusal(store, store.migration, Stage.OFF, f"{workers.unreadable[0]} can't be read")
-    if not may_end(step, workers.members, workers.states, workers.table):
-        guarded = {name for name, state in workers.states.items() if name in workers.registered and state.guarded}
+    counted = workers.members | workers.left
+    if not may_end(step, counted, workers.states, workers.table):
+        guarded = {name for name, state in workers.states.items() if name in counted and state.guarded}
         why = f"{_listed(guarded)} of key {key!r} are still guarded" if guarded else f"key {key!r} is not back yet"
         raise _refusal(store, store.migration, Stage.OFF, why)
 
@@ -111,11 +116,11 @@ async def _read(js: JetStreamContext, store: StoreRecord) -> dict[str, KeyWorker
     nodes = await read_bucket(js, names.nodes_bucket(store.name))
     owners = await read_bucket(js, names.owners_bucket(store.name))
     found: defaultdict[str, KeyWorkers] = defaultdict(KeyWorkers)
-    for name in nodes:
-        key, _, worker_id = name.partition(".")
-        if not key.startswith("~") and "." not in worker_id:
-            found[key].registered.add(worker_id)
-    for name, (revision, data) in owners.items():
+    for key, worker_id in _workers(nodes.entries):
+        found[key].registered.add(worker_id)
+    for key, worker_id in _workers(nodes.may_call):
+        found[key].left.add(worker_id)
+    for name, (revision, data) in owners.entries.items():
         key, _, rest = name.partition(".")
         if key.startswith("~"):
             continue
@@ -136,7 +141,15 @@ async def _read(js: JetStreamContext, store: StoreRecord) -> dict[str, KeyWorker
     return found
 
 
-async def read_bucket(js: JetStreamContext, bucket: str) -> dict[str, tuple[int, bytes]]:
+def _workers(nodes: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The key and the worker of each registration among entries of the bucket of members."""
+    for name in nodes:
+        key, _, worker_id = name.partition(".")
+        if not key.startswith("~") and "." not in worker_id:
+            yield key, worker_id
+
+
+async def read_bucket(js: JetStreamContext, bucket: str) -> Latest:
     """The entries of the keys of a bucket with their revisions, as of this call or later.
 
     Raises:
@@ -146,16 +159,17 @@ async def read_bucket(js: JetStreamContext, bucket: str) -> dict[str, tuple[int,
     try:
         state = (await js.stream_info(stream, subjects_filter=f"{prefix}>")).state
     except NotFoundError:
-        return {}
-    found: dict[str, tuple[int, bytes]] = {}
+        return Latest({}, {}, 0)
+    found = Latest({}, {}, state.last_seq)
     keys = {subject.removeprefix(prefix).partition(".")[0] for subject in state.subjects or ()}
     for key in sorted(key for key in keys if not key.startswith("~")):
         for _ in range(_TRIES):
-            entries, up_to = await read_latest(js, bucket, [f"{key}.>"])
-            if up_to >= state.last_seq:
+            some = await read_latest(js, bucket, [f"{key}.>"])
+            if some.up_to >= state.last_seq:
                 break
             await asyncio.sleep(_PAUSE_S)
         else:
             raise UnavailableError(f"bucket {bucket} is read from a server that lags behind: try again")
-        found |= entries
+        found.entries.update(some.entries)
+        found.may_call.update(some.may_call)
     return found

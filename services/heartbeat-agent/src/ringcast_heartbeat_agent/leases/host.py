@@ -50,7 +50,7 @@ class HostLeases:
         self._place = place
         self._tasks = tasks
         self._records = StoreRecords(bus, self.registry, tasks)
-        self.witnesses = Witnesses(bus, most, tasks)
+        self.witnesses = Witnesses(bus, most, tasks, self._records.ended)
         self._watching: list[asyncio.Task[None]] = []
         self._news: dict[RegisteredWorker, asyncio.Event] = {}
         self._seen_at: dict[RegisteredWorker, float] = {}

@@ -52,6 +52,11 @@ class StoreRecords:
         self._running[store] = self._tasks.create_task(records.run(), name=f"records-{store}")
         return records
 
+    def ended(self, store: str, worker_id: str, incarnation: str) -> None:
+        """A process was seen to end that takes part in a store, or did."""
+        if (records := self._records.get(store)) is not None:
+            records.ended(worker_id, incarnation)
+
     def look(self) -> None:
         """Registrations have changed: compares the records of every store with them."""
         for records in self._records.values():

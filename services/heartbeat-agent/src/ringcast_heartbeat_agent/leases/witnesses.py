@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -33,13 +34,19 @@ class _Watched:
 
 
 class Witnesses:
-    """Processes of registered workers whose ends the kernel will tell of; at most twice as many as may register."""
+    """Processes of registered workers whose ends the kernel will tell of; at most twice as many as may register.
 
-    def __init__(self, bus: HostBus, most: int, tasks: asyncio.TaskGroup) -> None:
+    ``exited`` is called with the store, the worker id and the incarnation of each that has ended.
+    """
+
+    def __init__(
+        self, bus: HostBus, most: int, tasks: asyncio.TaskGroup, exited: Callable[[str, str, str], None]
+    ) -> None:
         self.ended = 0
         """Processes that were seen to end."""
         self.reports = 0
         """Sessions that were reported by processes whose end will be known."""
+        self._exited = exited
         self._bus = bus
         self._most = 2 * most
         self._tasks = tasks
@@ -116,6 +123,7 @@ class Witnesses:
         log.info("worker.exited", worker_id=place.worker_id, store=place.store, pid=watched.registration.pid)
         if place.store in self._stores:
             self._stores[place.store][0].ended(place)
+        self._exited(place.store, place.worker_id, place.process[0])
 
     def _drop(self, place: _Place) -> None:
         if (watched := self._watched.pop(place, None)) is not None:

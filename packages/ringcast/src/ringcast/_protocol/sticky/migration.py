@@ -24,13 +24,14 @@ class Guard:
     the end all of that is so already.
 
     Calls that run when it gets guarded are ``strays``: no table has let them start, and nothing bounds them. It does
-    not say that it is guarded before :meth:`strays_ended`.
+    not say that it is guarded before :meth:`strays_ended`. One that begins guarded has some where it ``has_called``: it
+    has handed over what was on its disk.
     """
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, *, has_called: bool = False) -> None:
         self._step = step
         self.is_on = step.guards
-        self.strays = False
+        self.strays = self.is_on and has_called
 
     @property
     def step(self) -> Step:

@@ -177,7 +177,9 @@ class MigratingWorld(World):
         """Takes a step, if one may be taken."""
         self.after(self.draw.uniform(0.5, 1.5) * _STEP_S, self.operate)
         if not self.faulty:
-            self.left &= {one.worker_id for one in self.processes}  # of the others a day has passed
+            running = {one.worker_id for one in self.processes}
+            self.members &= running  # for the others a day has passed
+            self.left &= running
         able = [stage for stage in sorted(next_stages(self.step.stage)) if self.may_go_to(stage)]
         if not self.faulty:
             able = [] if self.step.stage is self.final else [stage for stage in able if stage is self.towards_final()]

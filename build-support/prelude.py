@@ -156,7 +156,8 @@ ROOMS = (
             ("migrations", ("repository",)),
             ("lifecycle", ("maintenance", "migrations", "nats", "repository")),
             ("policies", ("repository",)),
-            ("releases", ("histories", "writes", "telemetry", "repository")),
+            ("gates", ("proof", "proofs", "repository")),
+            ("releases", ("gates", "histories", "writes", "telemetry", "repository")),
             ("handlers", ("lifecycle", "histories", "nats", "writes", "telemetry", "repository", "permits", "caller")),
             (
                 "grpc",

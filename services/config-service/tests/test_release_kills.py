@@ -10,6 +10,7 @@ from typing import Final
 
 import grpc.aio
 import nats
+import pytest
 from ringcast_config_service.repository import HistoryFilter, ListFilter, make_repository
 from ringcast_testkit import ManagedProcess, NatsServer, until
 from ringcast_wire import ReleaseOutcome, decode_event, names
@@ -17,6 +18,7 @@ from ringcast_wire.grpc import ConfigServiceStub, pb
 
 SERVICE: Final = """
 import os, signal, sys
+from ringcast_config_service import gates
 from ringcast_config_service import releases as work
 from ringcast_config_service.__main__ import main
 from ringcast_config_service.repository import release_steps
@@ -69,6 +71,24 @@ async def passed(self, *words):
     at_gate = False
     return done
 
+async def judged(self, release):
+    return "it is bad" if os.environ.get("GATE_FAILS") else ""
+
+fail_gate = sqlite.SqliteReleases.fail_gate
+
+async def failed(self, *words):
+    global at_gate
+    if phase == "gate" and where == "reached":
+        dies()
+    at_gate = True
+    done = await fail_gate(self, *words)
+    if phase == "gate" and where == "committed":
+        dies()
+    at_gate = False
+    return done
+
+gates.Gates.judged = judged
+sqlite.SqliteReleases.fail_gate = failed
 sqlite._run = lambda db, transaction: run(db, watched(transaction))
 sqlite.SqliteReleases.step = counted
 sqlite.SqliteReleases.pass_gate = passed
@@ -276,6 +296,42 @@ async def test_an_instance_that_is_killed_anywhere_in_a_wave_leaves_the_rest_to_
         assert (await release(last)).published == ROWS
         await change(last, "UndoRelease")
         await until(lambda: reached(last, pb.RELEASE_STATE_UNDONE))
+        await judge(database, nats_server.url, before)
+    finally:
+        for instance in started:
+            instance.process.kill()
+
+
+async def test_a_release_whose_gate_fails_is_undone_whoever_is_killed(
+    nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GATE_FAILS", "1")
+    database = f"sqlite:{tmp_path / 'ringcast.db'}"
+    started: list[Instance] = []
+
+    def start(order: str) -> Instance:
+        directory = tmp_path / str(len(started))
+        directory.mkdir()
+        started.append(Instance(directory, order, nats_server.url, database))
+        return started[-1]
+
+    try:
+        first = start("gate:reached")
+        before = await stage(first)
+        await change(first, "PublishRelease", pb.PublishReleaseRequest(store="s", number=1, waves=[50, 100]))
+        await first.died()
+        assert await wave_of(database) == (1, True)
+        await start("gate:set_release").died()
+        assert await wave_of(database) == (1, True), "it was killed before the commit"
+        await start("gate:committed").died()
+        await start("undo:set_undone").died()
+        await start("undo:committed").died()
+        last = start("none:none")
+        await until(lambda: reached(last, pb.RELEASE_STATE_UNDONE))
+        done = await release(last)
+        assert done.rollout.failure == "it is bad"
+        assert 0 < done.published == done.undone < ROWS
+        assert (done.changed_by, done.change_reason) == ("local", "the gate of wave 1 failed: it is bad")
         await judge(database, nats_server.url, before)
     finally:
         for instance in started:

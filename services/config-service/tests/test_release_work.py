@@ -34,7 +34,14 @@ async def working(bench: Bench, halted_after_s: float) -> AsyncIterator[None]:
     histories: Any = SimpleNamespace(is_open=lambda _: True)
     retention = {"staged_ms": DAY_MS, "kept_ms": DAY_MS}
     work = ReleaseWork(
-        bench.repo, histories, lambda _: None, Measures(), **retention, takeover_ms=0, halted_after_s=halted_after_s
+        bench.repo,
+        histories,
+        SimpleNamespace(),  # type: ignore[arg-type]
+        lambda _: None,
+        Measures(),
+        **retention,
+        takeover_ms=0,
+        halted_after_s=halted_after_s,
     )
     task = asyncio.create_task(work.run())
     try:

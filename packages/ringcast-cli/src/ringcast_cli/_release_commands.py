@@ -22,15 +22,21 @@ from ringcast_client import (
     StagedRelease,
     SyncRefusedError,
 )
-from ringcast_wire import InvalidInputError, ReleaseOutcome, ReleaseState, check_waves
+from ringcast_wire import (
+    DEFAULT_GATE,
+    GATE_RANGES,
+    ReleaseGate,
+    ReleaseOutcome,
+    ReleaseState,
+)
 
 from ringcast_cli import _exit_codes as codes
 from ringcast_cli._client import service_client
 from ringcast_cli._config import CliConfig
-from ringcast_cli._options import patience_option, settings_of, shared_options
+from ringcast_cli._options import Duration, patience_option, settings_of, shared_options
 from ringcast_cli._output import note, print_json, print_table, visible
 from ringcast_cli._reading import input_of, open_input, reading_options
-from ringcast_cli._release_words import gate_words, state_words
+from ringcast_cli._release_words import Waves, failure_words, gate_words, state_words
 from ringcast_cli._source import BadLineError, InputError
 from ringcast_cli._sync_command import InputRows, difference_options
 
@@ -198,43 +204,52 @@ def diff(context: click.Context, store: str, number: int, conflicts: bool) -> No
     asyncio.run(run())
 
 
-class _Waves(click.ParamType[tuple[int, ...]]):
-    """Percents with commas between them."""
-
-    name = "PERCENTS"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return check_waves([int(each) for each in value.split(",")])
-        except InvalidInputError as error:
-            self.fail(str(error), param, ctx)
-        except ValueError:
-            self.fail(f"{value!r} is no list of whole numbers with commas between them, such as 1,10,100", param, ctx)
-
-
 @release.command()
 @click.argument("store")
 @click.argument("number", type=click.IntRange(1))
 @click.option(
     "--waves",
-    type=_Waves(),
+    type=Waves(),
     default=(),
     metavar="PERCENTS",
     help="Publish it in waves: so many percent of its partitions are in after each one, for example 1,10,100.",
 )
+@click.option(
+    "--bake", type=Duration(), default="0s", metavar="DURATION", help="How long to watch each wave once it is proven."
+)
+@click.option(
+    "--max-refused",
+    type=click.IntRange(0, GATE_RANGES["max_refused"][1]),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="How many of its rows handlers may drop, dead-letter or block.",
+)
+@patience_option(86_400, 60.0, "How long each wave may take until it is proven.")
 @shared_options("service", "timeout")
 @click.pass_context
-def publish(context: click.Context, store: str, number: int, waves: tuple[int, ...]) -> int:
+def publish(
+    context: click.Context,
+    store: str,
+    number: int,
+    waves: tuple[int, ...],
+    bake: int,
+    max_refused: int,
+    patience: float,
+) -> int:
     """Publish a staged release, and wait until it is done.
 
     It is refused if one of its rows was written since it was staged: `ringcast release diff --conflicts` names them.
     Once it has begun the service goes on by itself; the same command again waits for the rest. A row that somebody
     writes meanwhile stays as it is and is counted as skipped; the exit code is then 1. It is 1 too if the release is
     paused, stopped or undone meanwhile.
+
+    After each wave its gate has to be passed: within --patience it is proven that every worker has applied all of it,
+    no more than --max-refused rows are refused, and both still hold after --bake. If not, the service undoes the
+    release.
     """
-    change = partial(ConfigServiceClient.publish_release, waves=waves)
+    gate = ReleaseGate(bake, max_refused, round(1000 * patience)) if waves else DEFAULT_GATE
+    change = partial(ConfigServiceClient.publish_release, waves=waves, gate=gate)
     return _change(context, store, number, change, ReleaseState.PUBLISHED)
 
 
@@ -361,6 +376,9 @@ def _change(
     if done.is_paused:
         note(f"ringcast: it is paused: `ringcast release resume {done.store} {done.number}` lets it go on")
         return codes.FAILED
+    if done.rollout is not None and done.rollout.failure:
+        note(f"ringcast: {failure_words(done.rollout)}")
+        return codes.FAILED if wanted is not done.state or wanted is ReleaseState.PUBLISHED else codes.OK
     if done.state is not wanted:
         note(f"ringcast: {visible(done.changed_by) or 'somebody'} has changed the release meanwhile")
         return codes.FAILED
@@ -422,6 +440,8 @@ def _print_release(info: ReleaseInfo, certificate: ReleaseCertificate | None, co
         click.echo("waves " + ", ".join(f"{percent} % ({_counted(count, 'partition')})" for percent, count in waves))
         if info.state is ReleaseState.PUBLISHING and (waits := gate_words(info.rollout)):
             click.echo(waits)
+        if info.rollout.failure:
+            click.echo(failure_words(info.rollout))
     if info.proven_at_ms:
         click.echo(f"proven {_time(info.proven_at_ms)}: every worker had applied it")
     if not info.rows_kept:

@@ -1,10 +1,29 @@
-"""How commands say how far the waves of a release are."""
+"""How commands read the waves of a release, and say how far they are."""
 
 from __future__ import annotations
 
-from ringcast_wire import ReleaseState, Rollout
+from typing import Any
+
+import click
+from ringcast_wire import InvalidInputError, ReleaseState, Rollout, check_waves
 
 from ringcast_cli._output import visible
+
+
+class Waves(click.ParamType[tuple[int, ...]]):
+    """Percents with commas between them."""
+
+    name = "PERCENTS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return check_waves([int(each) for each in value.split(",")])
+        except InvalidInputError as error:
+            self.fail(str(error), param, ctx)
+        except ValueError:
+            self.fail(f"{value!r} is no list of whole numbers with commas between them, such as 1,10,100", param, ctx)
 
 
 def wave_words(rollout: Rollout, number: int | None = None) -> str:
@@ -20,6 +39,11 @@ def state_words(state: ReleaseState, rollout: Rollout | None) -> str:
     if state is ReleaseState.STOPPED:
         return f"{state} in {wave_words(rollout)}"
     return f"{'paused' if rollout.paused else state}, {wave_words(rollout)}"
+
+
+def failure_words(rollout: Rollout) -> str:
+    """Why a release was undone by itself."""
+    return f"the gate of {wave_words(rollout)} failed, so the service undid the release: {visible(rollout.failure)}"
 
 
 def gate_words(rollout: Rollout) -> str:

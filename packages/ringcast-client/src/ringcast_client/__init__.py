@@ -38,13 +38,8 @@ if TYPE_CHECKING:
         WhoAmI,
     )
     from ringcast_client._release_proofs import ReleaseCertificate, ReleaseLack, ReleaseProof
-    from ringcast_client._releases import (
-        ReleaseInfo,
-        ReleaseKeyInfo,
-        ReleaseRowInfo,
-        RowReleaseInfo,
-        StagedRelease,
-    )
+    from ringcast_client._release_records import ReleaseInfo, ReleaseKeyInfo, ReleaseRowInfo, RowReleaseInfo
+    from ringcast_client._releases import StagedRelease
     from ringcast_client._reseal import ResealResult
     from ringcast_client._status import JetStreamStatus, ServiceStatus, StreamStatus
     from ringcast_client._sync import (
@@ -128,12 +123,12 @@ _HOMES = {
     "PutResult": "_records",
     "RejectedRow": "_records",
     "ReleaseCertificate": "_release_proofs",
-    "ReleaseInfo": "_releases",
-    "ReleaseKeyInfo": "_releases",
+    "ReleaseInfo": "_release_records",
+    "ReleaseKeyInfo": "_release_records",
     "ReleaseLack": "_release_proofs",
     "ReleaseProof": "_release_proofs",
-    "ReleaseRowInfo": "_releases",
-    "RowReleaseInfo": "_releases",
+    "ReleaseRowInfo": "_release_records",
+    "RowReleaseInfo": "_release_records",
     "ReplayOutcome": "_dead_letters",
     "ReplayResult": "_dead_letters",
     "ResealResult": "_reseal",

@@ -13,7 +13,7 @@ from ringcast_wire.grpc import pb
 from ringcast_wire.reports import WorkerKind
 
 from ringcast_client._calls import Calls
-from ringcast_client._releases import ReleaseInfo, release_info, release_number
+from ringcast_client._release_records import ReleaseInfo, release_info, release_number
 
 _POLL_S: Final = 0.05
 _MAX_POLL_S: Final = 1.0

@@ -9,24 +9,36 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
+from msgspec.structs import asdict
 from ringcast_wire import (
+    DEFAULT_GATE,
     InvalidInputError,
-    ReleaseOutcome,
+    ReleaseGate,
     ReleaseState,
     RingcastError,
-    Rollout,
     UnavailableError,
     ValueSealedError,
+    check_gate,
     check_waves,
     limits,
     names,
 )
-from ringcast_wire.grpc import RELEASE_OUTCOMES, RELEASE_STATES, pb
+from ringcast_wire.grpc import pb
 from ringcast_wire.key_ring import KeyRing, ListKeys
 
 from ringcast_client._calls import Calls
 from ringcast_client._input import check_range, check_why, where
 from ringcast_client._records import checked_row
+from ringcast_client._release_records import (
+    OUTCOMES,
+    STATES,
+    ReleaseInfo,
+    ReleaseRowInfo,
+    RowReleaseInfo,
+    release_info,
+    release_number,
+    rollout_info,
+)
 from ringcast_client._sync import (
     DEFAULT_FIRST_ROWS,
     DEFAULT_MAX_DELETE_SHARE,
@@ -47,109 +59,6 @@ _FIRST_PAUSE_S: Final = 0.2
 _POLL_S: Final = 0.05
 _MAX_POLL_S: Final = 0.5
 _UNDER_WAY: Final = frozenset({ReleaseState.PUBLISHING, ReleaseState.UNDOING})
-_STATES: Final = {number: state for state, number in RELEASE_STATES.items()}
-_OUTCOMES: Final = {number: outcome for outcome, number in RELEASE_OUTCOMES.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseKeyInfo:
-    """How many rows of a key a release adds, changes and deletes."""
-
-    key: str
-    added: int
-    changed: int
-    deleted: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseInfo:
-    """A release: rows of several keys that are staged together, and published together.
-
-    ``published``: rows that have a revision of it. ``undone``: of these, rows that were written back. ``skipped``: rows
-    that others have written, and that publishing or undoing has left as they are. ``keys`` are empty in a list.
-    ``rows_kept``: whether it can still be undone. ``problem``: why publishing or undoing has halted, which is tried
-    again. ``proven_at_ms``: when it was proven that every worker has applied it, 0 if that is not proven, and
-    ``proven_by``: the instance of the config service that proved it; neither is known in a list. ``rollout``: its
-    waves, and how far they are; ``None``: it is published all at once.
-    """
-
-    store: str
-    number: int
-    state: ReleaseState
-    rows: int
-    bytes: int
-    published: int
-    undone: int
-    skipped: int
-    keys: tuple[ReleaseKeyInfo, ...]
-    author: str
-    reason: str
-    staged_at_ms: int
-    changed_by: str
-    change_reason: str
-    changed_at_ms: int
-    rows_kept: bool
-    problem: str
-    proven_at_ms: int = 0
-    proven_by: str = ""
-    rollout: Rollout | None = None
-
-    @property
-    def is_paused(self) -> bool:
-        """It is being published in waves, and goes on only once it is resumed."""
-        return self.state is ReleaseState.PUBLISHING and self.rollout is not None and self.rollout.paused
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseRowInfo:
-    """A row of a release: what it is to become (``value`` is ``None`` for a delete), and what it is or was before.
-
-    ``old_value``: as the row is now, while it waits; otherwise as it was when it was published; ``None``: there was no
-    row. ``staged_version``: of the row that the change was made for, 0 for none. ``found_version``: of the row now.
-    ``version`` and ``undo_version``: what it was published and written back with, 0 if it was not.
-    """
-
-    place: int
-    key: str
-    partition: int
-    row_id: str
-    value: str | None
-    metadata: dict[str, str]
-    old_value: str | None
-    old_metadata: dict[str, str]
-    staged_version: int
-    found_version: int
-    outcome: ReleaseOutcome
-    version: int
-    undo_version: int
-
-    @property
-    def conflict(self) -> bool:
-        """Somebody else has written it since it was staged, or since it was published."""
-        if self.outcome is ReleaseOutcome.WAITING:
-            return self.found_version != self.staged_version
-        if self.outcome is ReleaseOutcome.PUBLISHED:
-            return self.found_version != (0 if self.value is None else self.version)
-        return self.outcome in {ReleaseOutcome.SKIPPED, ReleaseOutcome.KEPT}
-
-
-@dataclass(frozen=True, slots=True)
-class RowReleaseInfo:
-    """A release that has a row, and what became of the row in it.
-
-    ``version`` and ``undo_version``: what the row was published and written back with, 0 if it was not.
-    ``proven_at_ms``: when the release was proven, 0 if it is not. ``wave``: in which the row is, 0 where the release
-    has no waves; ``rollout``: how far these are.
-    """
-
-    number: int
-    state: ReleaseState
-    outcome: ReleaseOutcome
-    version: int
-    undo_version: int
-    proven_at_ms: int
-    wave: int = 0
-    rollout: Rollout | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,32 +185,41 @@ class ReleaseCalls:
         return [
             RowReleaseInfo(
                 each.number,
-                _STATES[each.state],
-                _OUTCOMES[each.outcome],
+                STATES[each.state],
+                OUTCOMES[each.outcome],
                 each.version,
                 each.undo_version,
                 each.proven_at_ms,
                 each.wave,
-                _rollout(each.rollout) if each.HasField("rollout") else None,
+                rollout_info(each.rollout) if each.HasField("rollout") else None,
             )
             for each in reply.releases
         ]
 
     async def publish_release(
-        self, store: str, number: int, *, waves: Sequence[int] = (), reason: str | None = None
+        self,
+        store: str,
+        number: int,
+        *,
+        waves: Sequence[int] = (),
+        gate: ReleaseGate = DEFAULT_GATE,
+        reason: str | None = None,
     ) -> ReleaseInfo:
         """Begins to publish a release; the service goes on by itself. See :meth:`follow_release`.
 
         ``waves``: how many percent of the partitions that it writes to are to be in after each wave, rising strictly to
         100, for example ``[1, 10, 100]``; empty: all at once. Which ones is drawn by a hash of release and partition.
+        ``gate``: what has to hold after each wave; otherwise the service undoes the release.
 
         Raises:
             ConditionFailedError: a row has been written since it was staged; or it is not staged. Nothing is published.
-            InvalidInputError: ``waves`` are no such list.
+            InvalidInputError: ``waves`` are no such list, or ``gate`` is out of its ranges.
         """
+        checked = check_gate(gate)
         request = pb.PublishReleaseRequest(
             store=store, number=release_number(number), reason=check_why(reason), waves=check_waves(waves)
         )
+        request.gate.CopyFrom(pb.ReleaseGate(**asdict(checked)))
         return release_info(await self._again(self._calls.rpc.PublishRelease, request))
 
     async def pause_release(self, store: str, number: int, *, reason: str | None = None) -> ReleaseInfo:
@@ -412,7 +330,7 @@ class ReleaseCalls:
             old_metadata,
             row.staged_version,
             row.found_version,
-            _OUTCOMES[row.outcome],
+            OUTCOMES[row.outcome],
             row.version,
             row.undo_version,
         )
@@ -451,46 +369,3 @@ def _opened(
     except (ValueSealedError, InvalidInputError):
         return value, metadata
     return opened, dict(rest or {})
-
-
-def release_number(number: int) -> int:
-    """A number that a release may have."""
-    return check_range("number", number, 1, 2**63 - 1)
-
-
-def release_info(release: pb.Release) -> ReleaseInfo:
-    """From the message."""
-    return ReleaseInfo(
-        release.store,
-        release.number,
-        _STATES[release.state],
-        release.rows,
-        release.bytes,
-        release.published,
-        release.undone,
-        release.skipped,
-        tuple(ReleaseKeyInfo(key.key, key.added, key.changed, key.deleted) for key in release.keys),
-        release.author,
-        release.reason,
-        release.staged_at_ms,
-        release.changed_by,
-        release.change_reason,
-        release.changed_at_ms,
-        release.rows_kept,
-        release.problem,
-        release.proven_at_ms,
-        release.proven_by,
-        _rollout(release.rollout) if release.HasField("rollout") else None,
-    )
-
-
-def _rollout(found: pb.ReleaseRollout) -> Rollout:
-    return Rollout(
-        tuple(found.waves),
-        tuple(found.partitions),
-        found.wave,
-        found.at_gate,
-        found.paused,
-        found.waits_for,
-        found.failure,
-    )

@@ -92,7 +92,18 @@ from ringcast_wire._ownership_times import (
     check_ownership_times,
 )
 from ringcast_wire._policies import NO_POLICY, POLICY_RANGES, StorePolicy, check_policy, check_policy_name
-from ringcast_wire._releases import CertifiedWorker, KeyCertificate, ReleaseOutcome, ReleaseState, Rollout, check_waves
+from ringcast_wire._releases import (
+    DEFAULT_GATE,
+    GATE_RANGES,
+    CertifiedWorker,
+    KeyCertificate,
+    ReleaseGate,
+    ReleaseOutcome,
+    ReleaseState,
+    Rollout,
+    check_gate,
+    check_waves,
+)
 from ringcast_wire._replays import (
     MAX_REPLAY_WAIT_MS,
     MAX_REPLAY_WHY_CHARS,
@@ -114,7 +125,11 @@ __all__ = [
     "RandomSource",
     "ReleaseOutcome",
     "ReleaseState",
+    "ReleaseGate",
     "Rollout",
+    "DEFAULT_GATE",
+    "GATE_RANGES",
+    "check_gate",
     "check_waves",
     "dead_letter_id",
     "encode_dead_letter",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from itertools import pairwise
+from typing import Final
 
 import msgspec
 
+from ringcast_wire import _limits as limits
 from ringcast_wire._errors import InvalidInputError
 from ringcast_wire._report_messages import WorkerKind, partitions_of
 
@@ -41,13 +43,28 @@ class ReleaseOutcome(StrEnum):
     """Published and not undone: somebody has written the row since."""
 
 
+class ReleaseGate(msgspec.Struct, frozen=True):
+    """What has to hold after each wave of a release before the next one follows; otherwise the release is undone.
+
+    Every worker has to have applied it within ``patience_ms``, the handlers may have given up ``max_refused`` of its
+    rows at most, and both still have to hold ``bake_ms`` later.
+    """
+
+    bake_ms: int = 0
+    max_refused: int = 0
+    patience_ms: int = 60_000
+
+
+DEFAULT_GATE: Final = ReleaseGate()
+
+
 class Rollout(msgspec.Struct, frozen=True):
     """How a release is published in waves, and how far it is.
 
     ``waves``: how many percent of the partitions that it writes to are in after each wave; ``partitions``: how many
     partitions that are. ``wave``: that is under way, or was last; 1 is the first. ``at_gate``: all its rows are
     published, and it is to be seen whether the next one may follow. ``waits_for``: what lacks there. ``failure``: why
-    the release was undone by itself.
+    the release was undone by itself. ``gate``: what has to hold after each wave.
     """
 
     waves: tuple[int, ...]
@@ -57,6 +74,28 @@ class Rollout(msgspec.Struct, frozen=True):
     paused: bool = False
     waits_for: str = ""
     failure: str = ""
+    gate: ReleaseGate = DEFAULT_GATE
+
+
+GATE_RANGES: Final = {
+    "bake_ms": (0, 86_400_000),
+    "max_refused": (0, limits.MAX_RELEASE_ROWS),
+    "patience_ms": (500, 86_400_000),
+}
+"""The lowest and the highest value of each part of a gate."""
+
+
+def check_gate(gate: ReleaseGate) -> ReleaseGate:
+    """Returns ``gate`` if each of its values is in its range.
+
+    Raises:
+        InvalidInputError: one is not.
+    """
+    for field, (low, high) in GATE_RANGES.items():
+        value = getattr(gate, field)
+        if not low <= value <= high:
+            raise InvalidInputError(f"{field} {value} is out of range: {low} to {high} is allowed", field=field)
+    return gate
 
 
 def check_waves(waves: Sequence[int]) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from ringcast_wire import EventLog, RingcastError
 from ringcast_config_service.access import Access
 from ringcast_config_service.audit import AuditTrail
 from ringcast_config_service.config import Config
+from ringcast_config_service.gates import Gates
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.histories import Histories
 from ringcast_config_service.lifecycle import Lifecycle
@@ -81,16 +82,17 @@ class Core:
             repository, self.provisioner, retention_ms=config.deletion_retention_ms, forget=self._forget
         )
         self.policies = Policies(repository, forget=self.handlers.forget)
+        self.proofs = Proofs(nc, js, repository, instance_id)
         self._release_work = ReleaseWork(
             repository,
             self.histories,
+            Gates(repository.releases, self.proofs),
             self.relay.committed,
             telemetry.measures,
             staged_ms=config.staged_retention_ms,
             kept_ms=config.release_retention_ms,
         )
         self.releases = Releases(repository, self._release_work, staged_ms=config.staged_retention_ms)
-        self.proofs = Proofs(nc, js, repository, instance_id)
         self.fetches = FetchServer(
             nc, self.handlers, at_once=config.fetches, waiting=config.waiting_fetches, telemetry=telemetry
         )

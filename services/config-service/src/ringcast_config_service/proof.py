@@ -74,11 +74,16 @@ class Lack(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Of one key: the certificate, or what lacks, and how much more of that there is."""
+    """Of one key: the certificate, or what lacks, and how much more of that there is.
+
+    ``given_up``: what lacks because a handler has given a row up for good. ``pending``: the first of all the rest.
+    """
 
     certificate: KeyCertificate | None
     lacks: tuple[Lack, ...] = ()
     more: int = 0
+    given_up: tuple[Lack, ...] = ()
+    pending: tuple[Lack, ...] = ()
 
 
 def judge(
@@ -94,15 +99,18 @@ def judge(
 
     ``everybody``: every worker is to have every partition (mode FULL).
     """
-    lacks = [
+    refusals = [*_refusals(wanted, before, found, refused)]
+    given_up = tuple(lack for lack, final in refusals if final)
+    pending = [
         *_fleet(wanted, before, after),
         *_answers(wanted, before, found),
         *(_agreement(wanted, before, found) if not everybody else ()),
         *_partitions(wanted, before, found, everybody=everybody),
-        *_refusals(wanted, before, found, refused),
+        *(lack for lack, final in refusals if not final),
     ]
-    if lacks:
-        return Verdict(None, tuple(lacks[:MAX_NAMED]), max(0, len(lacks) - MAX_NAMED))
+    if lacks := [*pending, *given_up]:
+        more = max(0, len(lacks) - MAX_NAMED)
+        return Verdict(None, tuple(lacks[:MAX_NAMED]), more, given_up, tuple(pending[:1]))
     reports = _counted(before, found)
     workers = tuple(
         CertifiedWorker(name, report.incarnation, report.kind, tuple(report.spans)) for name, report in reports.items()
@@ -201,18 +209,21 @@ def _partitions(wanted: Wanted, before: Fleet, found: ReportRound, *, everybody:
         yield Lack(wanted.key, f"more than one worker owns {_numbers(shared)}")
 
 
-def _refusals(wanted: Wanted, before: Fleet, found: ReportRound, refused: Mapping[str, int]) -> Iterator[Lack]:
-    """No handler may have refused a row of the release."""
+def _refusals(
+    wanted: Wanted, before: Fleet, found: ReportRound, refused: Mapping[str, int]
+) -> Iterator[tuple[Lack, bool]]:
+    """No handler may have refused a row of the release. With each whether that is for good."""
     for name, report in _counted(before, found).items():
         if report.refusals is None:
-            yield Lack(wanted.key, f"worker {name} is of an older build, which does not say what it refused", name)
+            sentence = f"worker {name} is of an older build, which does not say what it refused"
+            yield Lack(wanted.key, sentence, name), False
             continue
         for each in report.refusals:
             if refused.get(each.row_id) == each.version:
-                yield _refusal(wanted, name, each)
+                yield _refusal(wanted, name, each), each.what is not RowFailure.RETRYING
         if report.unnamed_refusals:
             more = _counting(report.unnamed_refusals, "more row")
-            yield Lack(wanted.key, f"worker {name} may have refused {more}, which it does not name", name)
+            yield Lack(wanted.key, f"worker {name} may have refused {more}, which it does not name", name), False
 
 
 def _refusal(wanted: Wanted, worker_id: str, each: Refusal) -> Lack:

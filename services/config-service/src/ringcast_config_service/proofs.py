@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from nats.aio.client import Client
@@ -45,6 +45,13 @@ class Proof(NamedTuple):
     more: int = 0
 
 
+class Look(NamedTuple):
+    """What the workers say of a wave. ``given_up``: a handler has given a row up; ``pending``: what else lacks."""
+
+    given_up: tuple[Lack, ...] = ()
+    pending: tuple[Lack, ...] = ()
+
+
 class Proofs:
     """The proofs of one instance. Calls for one release share a try."""
 
@@ -77,6 +84,26 @@ class Proofs:
             under_way = self._tries[place] = asyncio.create_task(self._try(store, number), name=f"proof-{number}")
             under_way.add_done_callback(lambda task: self._ended(place, task))
         return await asyncio.shield(under_way)  # whoever gives up, the others still wait for it
+
+    async def look(self, release: Release, keys: Sequence[KeyRevisions]) -> Look:
+        """Asks the workers of ``keys`` once how far they are with what is published of a release.
+
+        Raises:
+            UnknownStoreError: the store is gone.
+            UnavailableError: NATS or the database does not answer.
+        """
+        record = await self._stores.get_record(release.store)
+        turns = asyncio.Semaphore(_KEYS_AT_ONCE)
+
+        async def one(key: KeyRevisions) -> Verdict:
+            async with turns:
+                return await self._judge(record, release.number, key)
+
+        verdicts = await asyncio.gather(*map(one, keys))
+        return Look(
+            tuple(lack for verdict in verdicts for lack in verdict.given_up),
+            tuple(lack for verdict in verdicts for lack in verdict.pending),
+        )
 
     async def certificate(self, store: str, number: int) -> Certificate:
         """What proves a release.

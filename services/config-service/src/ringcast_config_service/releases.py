@@ -11,13 +11,16 @@ from typing import Final, NamedTuple
 
 from ringcast_core import row_partition
 from ringcast_wire import (
+    DEFAULT_GATE,
     Backoff,
     EventLog,
     InternalError,
     InvalidInputError,
+    ReleaseGate,
     ReleaseState,
     RingcastError,
     UnavailableError,
+    check_gate,
     check_idempotency_key,
     check_row,
     check_row_id,
@@ -27,6 +30,7 @@ from ringcast_wire import (
     shown,
 )
 
+from ringcast_config_service.gates import Gates
 from ringcast_config_service.histories import Histories
 from ringcast_config_service.repository import (
     Authorship,
@@ -51,6 +55,8 @@ TAKEOVER_MS: Final = 5_000
 HALTED_AFTER_S: Final = 30.0
 """A release has halted once its steps could not be done for so long, and at once when one was refused."""
 _POLL_S: Final = 2.0
+MAX_GATES: Final = 32
+"""Releases that one instance judges at once; others wait, or are another instance's."""
 _EXPIRY_S: Final = 60.0
 _ROW_RELEASES: Final = 20
 _MAX_PROBLEM_CHARS: Final = 500
@@ -133,12 +139,13 @@ class Releases:
         names.check_name("store", store)
         return await self._releases.of_row(store, names.check_name("key", key), check_row_id(row_id), _ROW_RELEASES)
 
-    async def publish(self, store: str, number: int, by: Authorship, waves: Sequence[int] = ()) -> Release:
-        """Begins to publish a release, in waves if there are any; again: changes nothing, and this instance works at
-        it."""
-        names.check_name("store", store)
-        checked = check_waves(waves)
-        return self._begun(await self._releases.publish(store, number, self._staged_ms, by, checked), by)
+    async def publish(
+        self, store: str, number: int, by: Authorship, waves: Sequence[int] = (), gate: ReleaseGate = DEFAULT_GATE
+    ) -> Release:
+        """Begins to publish a release, in waves if there are any, with a gate behind each; again: changes nothing, and
+        this instance works at it."""
+        words = names.check_name("store", store), number, self._staged_ms, by
+        return self._begun(await self._releases.publish(*words, check_waves(waves), check_gate(gate)), by)
 
     async def pause(self, store: str, number: int, by: Authorship) -> Release:
         """Has no more rows published of a release with waves."""
@@ -213,6 +220,7 @@ class ReleaseWork:
         self,
         repository: Repository,
         histories: Histories,
+        gates: Gates,
         committed: Callable[[Sequence[OutboxRecord]], None],
         measures: Measures,
         *,
@@ -230,7 +238,9 @@ class ReleaseWork:
         self._kept_ms = kept_ms
         self._takeover_ms = takeover_ms
         self._halted_after_s = halted_after_s
+        self._gates = gates
         self._mine: dict[tuple[str, int], _Tries] = {}
+        self._judging: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
 
     def take(self, store: str, number: int) -> None:
@@ -240,6 +250,15 @@ class ReleaseWork:
 
     async def run(self) -> None:
         """Works until it is cancelled, which may be anywhere."""
+        try:
+            await self._run()
+        finally:
+            judging = list(self._judging.values())
+            for each in judging:
+                each.cancel()
+            await asyncio.gather(*judging, return_exceptions=True)
+
+    async def _run(self) -> None:
         expiry_s = time.monotonic()
         while True:
             try:
@@ -276,9 +295,9 @@ class ReleaseWork:
     async def _turn(self, store: str, number: int, tries: _Tries) -> None:
         try:
             step = await self._step(store, number)
-            if step.done and (rollout := step.release.rollout) is not None and step.release.at_gate:
-                release = await self._releases.pass_gate(store, number, rollout.wave)
-                step = Step(release, not release.work)
+            if step.done and step.release.at_gate:
+                self._open_gate(step.release, tries)
+                return
         except UnavailableError as error:
             await self._failed(store, number, tries, error)
         except RingcastError as error:
@@ -325,6 +344,38 @@ class ReleaseWork:
             await self._releases.set_problem(store, number, str(error)[:_MAX_PROBLEM_CHARS])
         except RingcastError as unnoted:
             log.warning("releases.unreadable", error=unnoted)
+
+    def _open_gate(self, release: Release, tries: _Tries) -> None:
+        """Has it judged whether the next wave may follow, beside all other work."""
+        place = release.store, release.number
+        if place not in self._judging and len(self._judging) >= MAX_GATES:
+            tries.due_s = time.monotonic() + _POLL_S  # another instance may have a place for it before
+            return
+        self._forget(*place, tries)
+        if place not in self._judging:
+            self._judging[place] = asyncio.create_task(self._judge(release), name=f"gate-{release.number}")
+
+    async def _judge(self, release: Release) -> None:
+        place, rollout = (release.store, release.number), release.rollout
+        assert rollout is not None
+        facts = {"store": release.store, "release": release.number, "wave": rollout.wave}
+        try:
+            why = await self._gates.judged(release)
+            if why:
+                log.warning("release.gate_failed", **facts, why=why)
+                await self._releases.fail_gate(*place, rollout.wave, why)
+            elif why is not None:
+                await self._releases.pass_gate(*place, rollout.wave)
+                log.info("release.wave_passed", **facts, waves=len(rollout.waves))
+        except RingcastError as error:
+            log.warning("release.gate_unjudged", **facts, error=error)
+            return  # whoever finds it without work judges it anew
+        except Exception:
+            log.error("release.failed", exc_info=True, store=release.store, release=release.number)
+            return
+        finally:
+            del self._judging[place]
+        self.take(*place)
 
     def _forget(self, store: str, number: int, tries: _Tries) -> None:
         """There is nothing to do for now, unless a caller has begun something meanwhile."""

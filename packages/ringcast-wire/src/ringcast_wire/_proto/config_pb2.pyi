@@ -819,7 +819,7 @@ class Release(_message.Message):
     def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., state: _Optional[_Union[ReleaseState, str]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., published: _Optional[int] = ..., undone: _Optional[int] = ..., skipped: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[ReleaseKey, _Mapping]]] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., staged_at_ms: _Optional[int] = ..., changed_by: _Optional[str] = ..., change_reason: _Optional[str] = ..., changed_at_ms: _Optional[int] = ..., rows_kept: _Optional[bool] = ..., problem: _Optional[str] = ..., proven_at_ms: _Optional[int] = ..., proven_by: _Optional[str] = ..., rollout: _Optional[_Union[ReleaseRollout, _Mapping]] = ...) -> None: ...
 
 class ReleaseRollout(_message.Message):
-    __slots__ = ("waves", "partitions", "wave", "at_gate", "paused", "waits_for", "failure")
+    __slots__ = ("waves", "partitions", "wave", "at_gate", "paused", "waits_for", "failure", "gate")
     WAVES_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     WAVE_FIELD_NUMBER: _ClassVar[int]
@@ -827,6 +827,7 @@ class ReleaseRollout(_message.Message):
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    GATE_FIELD_NUMBER: _ClassVar[int]
     waves: _containers.RepeatedScalarFieldContainer[int]
     partitions: _containers.RepeatedScalarFieldContainer[int]
     wave: int
@@ -834,7 +835,18 @@ class ReleaseRollout(_message.Message):
     paused: bool
     waits_for: str
     failure: str
-    def __init__(self, waves: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[int]] = ..., wave: _Optional[int] = ..., at_gate: _Optional[bool] = ..., paused: _Optional[bool] = ..., waits_for: _Optional[str] = ..., failure: _Optional[str] = ...) -> None: ...
+    gate: ReleaseGate
+    def __init__(self, waves: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[int]] = ..., wave: _Optional[int] = ..., at_gate: _Optional[bool] = ..., paused: _Optional[bool] = ..., waits_for: _Optional[str] = ..., failure: _Optional[str] = ..., gate: _Optional[_Union[ReleaseGate, _Mapping]] = ...) -> None: ...
+
+class ReleaseGate(_message.Message):
+    __slots__ = ("bake_ms", "max_refused", "patience_ms")
+    BAKE_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_MS_FIELD_NUMBER: _ClassVar[int]
+    bake_ms: int
+    max_refused: int
+    patience_ms: int
+    def __init__(self, bake_ms: _Optional[int] = ..., max_refused: _Optional[int] = ..., patience_ms: _Optional[int] = ...) -> None: ...
 
 class ReleaseKey(_message.Message):
     __slots__ = ("key", "added", "changed", "deleted")
@@ -889,16 +901,18 @@ class GetReleaseRequest(_message.Message):
     def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
 
 class PublishReleaseRequest(_message.Message):
-    __slots__ = ("store", "number", "reason", "waves")
+    __slots__ = ("store", "number", "reason", "waves", "gate")
     STORE_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     WAVES_FIELD_NUMBER: _ClassVar[int]
+    GATE_FIELD_NUMBER: _ClassVar[int]
     store: str
     number: int
     reason: str
     waves: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., reason: _Optional[str] = ..., waves: _Optional[_Iterable[int]] = ...) -> None: ...
+    gate: ReleaseGate
+    def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., reason: _Optional[str] = ..., waves: _Optional[_Iterable[int]] = ..., gate: _Optional[_Union[ReleaseGate, _Mapping]] = ...) -> None: ...
 
 class ChangeReleaseRequest(_message.Message):
     __slots__ = ("store", "number", "reason")

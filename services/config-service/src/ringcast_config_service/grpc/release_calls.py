@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 from ringcast_service import Context
-from ringcast_wire import Rollout
+from ringcast_wire import DEFAULT_GATE, ReleaseGate, Rollout
 from ringcast_wire.grpc import RELEASE_OUTCOMES, RELEASE_STATES, ConfigServiceServicer, pb
 
 from ringcast_config_service.grpc.callers import caller_of
@@ -53,7 +53,10 @@ class ReleaseCalls(ConfigServiceServicer):
     async def PublishRelease(self, request: pb.PublishReleaseRequest, context: Context) -> pb.Release:
         async def work() -> Release:
             by = authorship(caller_of(context), request.reason)
-            return await self._releases.publish(request.store, request.number, by, request.waves)
+            gate = DEFAULT_GATE
+            if request.HasField("gate"):
+                gate = ReleaseGate(request.gate.bake_ms, request.gate.max_refused, request.gate.patience_ms)
+            return await self._releases.publish(request.store, request.number, by, request.waves, gate)
 
         return _message(await answer(context, work()))
 
@@ -122,7 +125,10 @@ def _message(release: Release) -> pb.Release:
 
 
 def _rollout(rollout: Rollout | None) -> pb.ReleaseRollout | None:
-    return None if rollout is None else pb.ReleaseRollout(**msgspec.structs.asdict(rollout))
+    if rollout is None:
+        return None
+    fields = msgspec.structs.asdict(rollout)
+    return pb.ReleaseRollout(**fields | {"gate": pb.ReleaseGate(**msgspec.structs.asdict(rollout.gate))})
 
 
 def _certificate(certificate: Certificate) -> pb.ReleaseCertificate:

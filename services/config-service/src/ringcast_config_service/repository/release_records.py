@@ -8,7 +8,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 from ringcast_wire import (
+    DEFAULT_GATE,
     KeyCertificate,
+    ReleaseGate,
     ReleaseOutcome,
     ReleaseState,
     Rollout,
@@ -205,12 +207,18 @@ class ReleaseRepository(Protocol):
         """Rows of a release behind a place: up to ``limit``, of up to ``max_bytes`` together, and always the first."""
 
     async def publish(
-        self, store: str, number: int, staged_ms: int, by: Authorship, waves: Sequence[int] = ()
+        self,
+        store: str,
+        number: int,
+        staged_ms: int,
+        by: Authorship,
+        waves: Sequence[int] = (),
+        gate: ReleaseGate = DEFAULT_GATE,
     ) -> Release:
         """Lets a release be published that was staged for ``staged_ms`` at most; :meth:`step` does it.
 
         ``waves``: percents of its partitions, rising to 100; empty: all at once. :meth:`pass_gate` leads from one wave
-        to the next.
+        to the next. ``gate``: what has to hold then.
 
         Raises:
             ConditionFailedError: a row was written since, or the release is in a state in which it can't be.
@@ -237,6 +245,12 @@ class ReleaseRepository(Protocol):
         Raises:
             ConditionFailedError: it is not being published in waves.
         """
+
+    async def note_gate(self, store: str, number: int, wave: int, waits_for: str) -> bool:
+        """Notes what a wave waits for at its gate, and that somebody works at it; ``False``: it is there no longer."""
+
+    async def fail_gate(self, store: str, number: int, wave: int, why: str) -> Release:
+        """Lets a release be undone; nothing if it is not at the gate of this wave."""
 
     async def pass_gate(self, store: str, number: int, wave: int) -> Release:
         """Lets the next wave begin, or ends the release; nothing if it is not at the gate of this wave."""

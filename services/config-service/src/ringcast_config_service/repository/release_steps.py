@@ -194,7 +194,7 @@ def _requests(
     reason = f"{'undo of release' if release.work == UNDO else 'release'} {release.number}"
     if release.change_reason or (release.work != UNDO and release.reason):
         reason += f": {release.change_reason or release.reason}"
-    by = Authorship(release.changed_by, _cut(reason))
+    by = Authorship(release.changed_by, cut_reason(reason))
     number = 0 if release.work == UNDO else release.number
     return [
         WriteRequest(store, key, writes, generation=generation, skip_conflicts=True, by=by, release=number)
@@ -202,7 +202,8 @@ def _requests(
     ]
 
 
-def _cut(reason: str) -> str:
+def cut_reason(reason: str) -> str:
+    """As much of a reason as may be stored."""
     data = reason.encode()
     if len(data) <= limits.MAX_REASON_BYTES:
         return reason

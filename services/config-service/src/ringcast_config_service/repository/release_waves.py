@@ -13,8 +13,8 @@ import msgspec
 from ringcast_wire import ReleaseState, Rollout
 
 from ringcast_config_service.repository.base import SERVICE, Authorship
-from ringcast_config_service.repository.release_records import WAVE, Release
-from ringcast_config_service.repository.release_steps import finish
+from ringcast_config_service.repository.release_records import UNDO, WAVE, Release
+from ringcast_config_service.repository.release_steps import cut_reason, finish
 from ringcast_config_service.repository.release_transactions import (
     Ask,
     Note,
@@ -86,6 +86,30 @@ def pass_gate(sql: ReleaseStatements, store: str, number: int, wave: int) -> Tra
     release = replace(release, reached=0, rollout=msgspec.structs.replace(passed, wave=wave + 1))
     yield Ask(sql.set_release, release.changes())
     return release
+
+
+def fail_gate(sql: ReleaseStatements, store: str, number: int, wave: int, why: str) -> Transaction[Release]:
+    """Lets a release be undone, by the service; nothing if it is not at the gate of this wave any more."""
+    _, release = yield from locked(sql, store, number)
+    rollout = release.rollout
+    if rollout is None or not release.at_gate or rollout.wave != wave:
+        return release
+    by = Authorship(SERVICE.author, cut_reason(f"the gate of wave {wave} failed: {why}"))
+    failed = msgspec.structs.replace(rollout, at_gate=False, waits_for="", failure=why)
+    release = replace(release, rollout=failed)
+    yield Note([fact_of(by, "FailGate", release)])
+    return (yield from begin(sql, release, ReleaseState.UNDOING, UNDO, release.rows + 1, by, "UndoRelease"))
+
+
+def note_gate(sql: ReleaseStatements, store: str, number: int, wave: int, waits_for: str) -> Transaction[bool]:
+    """Notes what a wave waits for at its gate; ``False``: it is not there any more."""
+    _, release = yield from locked(sql, store, number)
+    rollout = release.rollout
+    if rollout is None or not release.at_gate or rollout.wave != wave:
+        return False
+    release = replace(release, rollout=msgspec.structs.replace(rollout, waits_for=waits_for), problem="")
+    yield Ask(sql.set_release, release.changes())
+    return True
 
 
 def _under_way(sql: ReleaseStatements, store: str, number: int, what: str) -> Transaction[tuple[Release, Rollout]]:

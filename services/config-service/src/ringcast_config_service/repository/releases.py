@@ -22,6 +22,7 @@ from ringcast_wire import (
     ConditionFailedError,
     InvalidInputError,
     LimitExceededError,
+    ReleaseGate,
     ReleaseOutcome,
     ReleaseState,
     UnavailableError,
@@ -221,7 +222,13 @@ def check_publishable(sql: ReleaseStatements, store: str, number: int, staged_ms
 
 
 def publish(
-    sql: ReleaseStatements, store: str, number: int, by: Authorship, waves: Sequence[int], partitions: Sequence[int]
+    sql: ReleaseStatements,
+    store: str,
+    number: int,
+    by: Authorship,
+    waves: Sequence[int],
+    partitions: Sequence[int],
+    gate: ReleaseGate,
 ) -> Transaction[Release]:
     """Lets a staged release be published; one that is being published, or was, stays as it is.
 
@@ -242,7 +249,7 @@ def publish(
         raise wrong_state(release, "published")
     if not waves:
         return (yield from begin(sql, release, ReleaseState.PUBLISHING, PUBLISH, 0, by, "PublishRelease"))
-    rollout, drawn = draw(number, partitions, waves)
+    rollout, drawn = draw(number, partitions, waves, gate)
     yield Ask(sql.clear_release_partitions, (store, number))
     yield Each(sql.insert_release_partition, [(store, number, partition, wave) for partition, wave in drawn.items()])
     release = replace(release, rollout=rollout)

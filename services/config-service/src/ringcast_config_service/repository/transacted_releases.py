@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from ringcast_wire import KeyCertificate
+from ringcast_wire import DEFAULT_GATE, KeyCertificate, ReleaseGate
 
 from ringcast_config_service.repository import release_proofs, release_waves, releases
 from ringcast_config_service.repository.base import Authorship, StoreRecord
@@ -53,11 +53,17 @@ class TransactedReleases(ABC):
         return await self._read(lambda: releases.rows(self._sql, *words))
 
     async def publish(
-        self, store: str, number: int, staged_ms: int, by: Authorship, waves: Sequence[int] = ()
+        self,
+        store: str,
+        number: int,
+        staged_ms: int,
+        by: Authorship,
+        waves: Sequence[int] = (),
+        gate: ReleaseGate = DEFAULT_GATE,
     ) -> Release:
         await self._read(lambda: releases.check_publishable(self._sql, store, number, staged_ms))
         partitions = await self._read(lambda: release_waves.partitions(self._sql, store, number)) if waves else []
-        return await self._call(lambda: releases.publish(self._sql, store, number, by, waves, partitions))
+        return await self._call(lambda: releases.publish(self._sql, store, number, by, waves, partitions, gate))
 
     async def pause(self, store: str, number: int, by: Authorship) -> Release:
         return await self._call(lambda: release_waves.pause(self._sql, store, number, by))
@@ -67,6 +73,12 @@ class TransactedReleases(ABC):
 
     async def stop(self, store: str, number: int, by: Authorship) -> Release:
         return await self._call(lambda: release_waves.stop(self._sql, store, number, by))
+
+    async def note_gate(self, store: str, number: int, wave: int, waits_for: str) -> bool:
+        return await self._write(lambda: release_waves.note_gate(self._sql, store, number, wave, waits_for))
+
+    async def fail_gate(self, store: str, number: int, wave: int, why: str) -> Release:
+        return await self._write(lambda: release_waves.fail_gate(self._sql, store, number, wave, why))
 
     async def pass_gate(self, store: str, number: int, wave: int) -> Release:
         return await self._write(lambda: release_waves.pass_gate(self._sql, store, number, wave))

@@ -1,0 +1,108 @@
+"""What passes the gate of a wave, and what fails it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from ringcast_config_service import gates
+from ringcast_config_service.gates import Gates
+from ringcast_config_service.proof import Lack
+from ringcast_config_service.proofs import Look
+from ringcast_config_service.repository import KeyRevisions, Release
+from ringcast_wire import InvalidInputError, ReleaseGate, ReleaseState, Rollout, UnavailableError, check_gate
+
+GOOD = Look()
+REFUSED = Look((Lack("k", "row 'a' was dropped at worker w", "w", "a"),))
+SILENT = Look((), (Lack("k", "worker w does not answer", "w"),))
+
+
+@dataclass
+class Fleet:
+    """Answers of workers and a repository, in a time that only sleeping lets pass. The last answer comes for ever."""
+
+    answers: Sequence[Look | Exception]
+    noted: list[str] = field(default_factory=list)
+    now_s: float = 0.0
+    leaves_after: int = 1_000_000
+
+    async def look(self, _release: Release, _keys: Sequence[KeyRevisions]) -> Look:
+        found, *rest = self.answers
+        self.answers = rest or [found]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def revisions(self, *_: Any) -> list[KeyRevisions]:
+        return [KeyRevisions("k", "h", {0: (1, 1)})]
+
+    async def note_gate(self, _store: str, _number: int, wave: int, waits_for: str) -> bool:
+        assert wave == 2
+        self.noted.append(waits_for)
+        return len(self.noted) < self.leaves_after
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    async def sleep(self, seconds: float) -> None:
+        assert 0 < seconds <= 1, "another instance would take it over"
+        self.now_s += seconds
+
+
+def release(gate: ReleaseGate) -> Release:
+    rollout = Rollout((1, 10, 100), (1, 2, 8), wave=2, at_gate=True, gate=gate)
+    counts = (10, 100, 1, 0, 5, 0, 0)
+    words = ("s", 1, "one", ReleaseState.PUBLISHING, "wave", True, *counts, "alice", "", "alice", "", "", 0, 0, 0)
+    return Release(*words, rollout)
+
+
+async def judged(monkeypatch: pytest.MonkeyPatch, fleet: Fleet, gate: ReleaseGate) -> str | None:
+    monkeypatch.setattr(gates, "time", fleet)
+    monkeypatch.setattr(gates, "asyncio", fleet)
+    made: Any = fleet
+    return await Gates(made, made).judged(release(gate))
+
+
+async def test_a_wave_passes_once_it_is_proven_and_baked(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet([SILENT, UnavailableError("NATS does not answer"), GOOD])
+    assert await judged(monkeypatch, fleet, ReleaseGate()) == ""
+    assert fleet.noted == ["proof: k: worker w does not answer", "proof: NATS does not answer"]
+    fleet = Fleet([GOOD])
+    assert await judged(monkeypatch, fleet, ReleaseGate(bake_ms=30_000)) == ""
+    assert fleet.now_s >= 30
+    assert fleet.noted[-1].startswith("bake time: 29 of 30 s") or fleet.noted[-1].startswith("bake time: 30 of 30 s")
+
+
+@pytest.mark.parametrize("answer", [SILENT, UnavailableError("NATS does not answer")])
+async def test_no_answer_within_the_patience_is_bad(monkeypatch: pytest.MonkeyPatch, answer: Look | Exception) -> None:
+    fleet = Fleet([answer])
+    why = await judged(monkeypatch, fleet, ReleaseGate(patience_ms=10_000))
+    assert why is not None
+    assert why.startswith("not proven within 10 s: ")
+    assert 10 <= fleet.now_s <= 11
+    fleet = Fleet([GOOD, SILENT])
+    why = await judged(monkeypatch, fleet, ReleaseGate(bake_ms=60_000, patience_ms=10_000))
+    assert why == "not proven within 10 s: k: worker w does not answer", "while it bakes too"
+
+
+async def test_refused_rows_fail_the_gate_at_once_whatever_else_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    why = await judged(monkeypatch, Fleet([Look(REFUSED.given_up, SILENT.pending)]), ReleaseGate())
+    assert why == "1 row is refused, and 0 may be: k: row 'a' was dropped at worker w"
+    assert await judged(monkeypatch, Fleet([REFUSED]), ReleaseGate(max_refused=1)) == ""
+    fleet = Fleet([GOOD, GOOD, REFUSED])
+    assert await judged(monkeypatch, fleet, ReleaseGate(bake_ms=60_000)) == why, "while it bakes too"
+    assert fleet.now_s < 1
+
+
+async def test_a_release_that_is_paused_meanwhile_is_judged_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert await judged(monkeypatch, Fleet([SILENT], leaves_after=3), ReleaseGate()) is None
+
+
+@pytest.mark.parametrize("gate", [ReleaseGate(-1), ReleaseGate(86_400_001), ReleaseGate(0, -1), ReleaseGate(0, 0, 499)])
+def test_each_part_of_a_gate_has_a_range(gate: ReleaseGate) -> None:
+    with pytest.raises(InvalidInputError, match=r"(bake_ms|max_refused|patience_ms) -?\d+ is out of range: "):
+        check_gate(gate)

@@ -183,7 +183,8 @@ class MigratingWorld(World):
         able = [stage for stage in sorted(next_stages(self.step.stage)) if self.may_go_to(stage)]
         if not self.faulty:
             able = [] if self.step.stage is self.final else [stage for stage in able if stage is self.towards_final()]
-        if able and self.draw.random() < (0.3 if self.step.stage is Stage.SWITCH else 0.8):
+        likely = 1.0 if not self.faulty else 0.3 if self.step.stage is Stage.SWITCH else 0.8
+        if able and self.draw.random() < likely:
             stage = self.draw.choice([*able, max(able), max(able)])
             self.step = Step(stage, self.step.number + 1, is_back=stage is Stage.SHADOW < self.step.stage)
             self.past.append(self.step)

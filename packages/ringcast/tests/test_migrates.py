@@ -15,8 +15,19 @@ import pytest
 from ringcast import Change, MismatchError
 from ringcast.hosting import take_replays
 from ringcast.wishes import drain_worker, follow_drain, undrain_worker
-from ringcast_testkit import PATIENCE_S, History, NatsServer, Report, TcpProxy, WorkerProcess, WrittenFleet, until
-from ringcast_wire import ConditionFailedError, InvalidInputError, Stage, Strategy, names
+from ringcast_client import ConfigServiceClient
+from ringcast_testkit import (
+    PATIENCE_S,
+    ConfigServiceProcess,
+    History,
+    NatsServer,
+    Report,
+    TcpProxy,
+    WorkerProcess,
+    WrittenFleet,
+    until,
+)
+from ringcast_wire import ConditionFailedError, InvalidInputError, Stage, Strategy, UnavailableError, names
 from ringcast_wire.owner_records import Rule, Table, decode_table
 
 PARTITIONS = 8
@@ -94,7 +105,7 @@ class Fleet(WrittenFleet):
         async def is_taken() -> bool:
             try:
                 await self.store.client.migrate_store(self.store.name, stage)
-            except ConditionFailedError:
+            except (ConditionFailedError, UnavailableError):
                 return False
             return True
 
@@ -200,6 +211,63 @@ async def test_it_finishes_while_a_worker_is_halted_and_one_is_killed(fleet: Fle
     assert [each.partitions for each in seen[-1]] == [0]
     await undrain_worker(*place)
     await fleet.until_served(fleet.is_of_owner, 3)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A store of servers that may be killed."""
+
+    name: str
+    nats_url: str
+    client: ConfigServiceClient
+
+    async def put(self, row_id: str, value: str) -> None:
+        """Writes a row, again as long as the service refuses it: it may have to compare the store with NATS first."""
+
+        async def is_written() -> bool:
+            try:
+                await self.client.put(self.name, "list", row_id, value)
+            except UnavailableError:
+                return False
+            return True
+
+        await until(is_written)
+
+
+@pytest.fixture
+async def alone(nats_server: NatsServer, tmp_path: Path, store_name: str) -> AsyncIterator[Fleet]:
+    """The same with a NATS server and a config service of its own, which looks after its buckets all the time."""
+    database, often = f"sqlite:{tmp_path / 'ringcast.db'}", ("--provision-interval", "500ms")
+    with ConfigServiceProcess(tmp_path, nats_url=nats_server.url, database=database, options=often) as service:
+        async with ConfigServiceClient(service.address) as client:
+            await client.create_store(store_name, partition_count=PARTITIONS)
+            await client.migrate_store(store_name, Stage.SHADOW, lease_ttl_ms=2_000, call_bound_ms=200)
+            history = History()
+            place: dict[str, Any] = {"servers": nats_server.url, "store": store_name, "keys": ("list",)}
+            workers = [
+                WorkerProcess(f"{store_name}-{name}", history=history, handler_delay_s=HANDLER_S, **place)
+                for name in "abc"
+            ]
+            fleet = Fleet(Place(store_name, nats_server.url, client), history, workers)
+            async with fleet.serving(ROWS):
+                yield fleet
+            assert check_calls(history, fleet.of_peers) > 0
+
+
+async def test_nats_is_killed_in_each_phase(alone: Fleet, nats_server: NatsServer) -> None:
+    """And started again at once. No row is lost, and none has two owners."""
+    await alone.until_served(lambda token: token == 0, 3)
+    for stage, rule, is_meant in (
+        (Stage.SHADOW, Rule.PEERS, lambda token: token == 0),
+        (Stage.VALIDATE, Rule.PEERS, lambda token: token > 0),
+        (Stage.SWITCH, Rule.OWNERS, alone.is_of_owner),
+        (Stage.FINISH, Rule.OWNERS, alone.is_of_owner),
+    ):
+        await alone.take(stage)
+        await asyncio.to_thread(nats_server.kill)
+        await asyncio.to_thread(nats_server.start)
+        await alone.until_rule(rule)
+        await alone.until_served(is_meant, 3)
 
 
 async def test_keys_with_a_slow_handler_that_fails_at_first_while_a_worker_is_stopped_in_order(store: Any) -> None:

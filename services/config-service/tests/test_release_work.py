@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ringcast_config_service import releases as releases_module
 from ringcast_config_service.releases import HALTED_AFTER_S, ReleaseWork
 from ringcast_config_service.repository import Authorship, Release, RowWrite, StageBatch, StagedRow, Step
 from ringcast_config_service.telemetry import Measures
@@ -29,14 +31,14 @@ async def publish(bench: Bench) -> None:
 
 
 @asynccontextmanager
-async def working(bench: Bench, halted_after_s: float) -> AsyncIterator[None]:
+async def working(bench: Bench, halted_after_s: float, gates: Any = None) -> AsyncIterator[None]:
     """An instance that works at releases."""
     histories: Any = SimpleNamespace(is_open=lambda _: True)
     retention = {"staged_ms": DAY_MS, "kept_ms": DAY_MS}
     work = ReleaseWork(
         bench.repo,
         histories,
-        SimpleNamespace(),  # type: ignore[arg-type]
+        gates,
         lambda _: None,
         Measures(),
         **retention,
@@ -117,3 +119,48 @@ async def test_a_release_halts_once_its_steps_have_failed_for_long_and_at_once_w
     async with working(sqlite_bench, after_s):
         await until(lambda: _is_published(sqlite_bench))
     assert (await _release(sqlite_bench)).problem == ""
+
+
+class Judge:
+    """Judges a release once it is told to."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.verdicts: dict[int, asyncio.Future[str]] = {}
+
+    async def judged(self, release: Release) -> str:
+        self.begun.append(release.number)
+        return await self.verdicts.setdefault(release.number, asyncio.get_running_loop().create_future())
+
+
+async def test_no_more_gates_than_may_be_are_judged_at_once_and_one_in_doubt_is_judged_again(
+    sqlite_bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(releases_module, "MAX_GATES", 2)
+    monkeypatch.setattr(releases_module, "_POLL_S", 0.05)
+    repo, judge = sqlite_bench.repo.releases, Judge()
+    for number in (1, 2, 3):
+        key = f"k{number}"
+        row = RowWrite(row_partition("a", 8), "a", "1", None, check_row("a", "1", None), 0)
+        await repo.stage(sqlite_bench.store, StageBatch(key, 0, [StagedRow(key, row)], True), BY)
+        await repo.publish("s", number, DAY_MS, BY, (100,))
+
+    async def ended(number: int, state: ReleaseState) -> bool:
+        return bool((await repo.get("s", number)).state is state)
+
+    async with working(sqlite_bench, HALTED_AFTER_S, judge):
+        await until(lambda: len(judge.begun) == 2)
+        (waiting,) = {1, 2, 3} - set(judge.begun)
+        assert (await repo.get("s", waiting)).published == 1, "its rows are published, and it waits for a place"
+        first, second = judge.begun
+        judge.verdicts[first].set_result("it is bad")
+        await until(lambda: ended(first, ReleaseState.UNDONE))
+        await until(lambda: waiting in judge.begun)
+        assert judge.begun.count(second) == 1
+        doubtful = judge.verdicts.pop(second)
+        doubtful.set_exception(UnavailableError("the database does not answer"))
+        await until(lambda: judge.begun.count(second) == 2)
+        for number in (second, waiting):
+            judge.verdicts[number].set_result("")
+            await until(partial(ended, number, ReleaseState.PUBLISHED))
+    assert len(judge.begun) == 4

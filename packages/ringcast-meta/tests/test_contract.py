@@ -329,7 +329,7 @@ async def test_a_refresh_is_no_change(bench: Any) -> None:
 
 async def test_the_lease_of_a_holder_that_is_gone_ends(bench: Any) -> None:
     holder, near = await bench.quick(), await bench.quick(near=True)
-    async with LocalCache(near, "a.") as cache, holder.lease(2) as lease:
+    async with LocalCache(near, "a.") as cache, holder.lease(5) as lease:
         await holder.create("a.x", b"", lease=lease)
         await cache.wait_until(lambda: "a.x" in cache.entries(), PATIENCE_S)
         bench.cut()
@@ -347,7 +347,7 @@ async def test_the_lease_of_a_holder_that_is_gone_ends(bench: Any) -> None:
 
 async def test_an_end_of_a_lease_that_a_watch_is_not_told(bench: Any) -> None:
     holder, store = await bench.quick(), await bench.quick()
-    async with LocalCache(store, "a.", fresh_within_s=1.0) as cache, holder.lease(2) as lease:
+    async with LocalCache(store, "a.", fresh_within_s=1.0) as cache, holder.lease(5) as lease:
         await store.create("a.kept", b"")
         await holder.create("a.x", b"", lease=lease)
         await cache.wait_until(lambda: set(cache.entries()) == {"a.kept", "a.x"}, PATIENCE_S)

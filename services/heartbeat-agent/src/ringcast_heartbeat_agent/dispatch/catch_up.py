@@ -64,6 +64,8 @@ class CatchUp:
         self._read_ahead: dict[int, _ReadAhead] = {}
         """What was read, until the worker is as far: the changes up to there were delivered."""
         self._failing_since: float | None = None
+        self.done = 0
+        """Partitions that were read to the end."""
 
     def __contains__(self, partition: int) -> bool:
         return partition in self._unread
@@ -149,6 +151,7 @@ class CatchUp:
             partition, since = next(iter(self._unread.items()))
             if await self._catch_up(partition, since):
                 del self._unread[partition]
+                self.done += 1
             await asyncio.sleep(0)
         self._fresh.clear()
 

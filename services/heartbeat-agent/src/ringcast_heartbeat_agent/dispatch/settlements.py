@@ -35,6 +35,7 @@ class Settlements:
         self._reached: dict[int, int] = {}
         self._dirty = True
         self._applied: Mapping[int, int] = {}
+        self._read = 0
 
     def is_stale(self, offset: int, change: Change) -> bool:
         """Whether a message is of an earlier time in which the partition was held: another host delivers its row."""
@@ -76,7 +77,8 @@ class Settlements:
 
     def leave(self, partition: int, settled: Tally | None) -> None:
         """A partition that was held is another host's; ``settled``: what is settled of it, where that is known."""
-        self.leaving[partition] = settled or self._tallies[partition]
+        counted = self._tallies[partition]  # answers since it was looked last, of which ``settled`` does not know
+        self.leaving[partition] = counted if settled is None else settled.joined(counted)
 
     def forget(self, partition: int) -> None:
         """What is known of a partition is worth nothing, and what came of it before is not delivered any more."""
@@ -87,11 +89,15 @@ class Settlements:
     def has_news(self) -> bool:
         """Whether :meth:`news` may have any now: not where the group has more to settle than can be looked through."""
         waiting = self._intake.waiting + len(self._absent)
-        return waiting <= MOST_LOOKED_AT and (self._dirty or self._source.applied() != self._applied)
+        if waiting > MOST_LOOKED_AT:
+            return False
+        # The end of a read is news where nothing of it was to be delivered.
+        is_read = self._progress.missed.done != self._read
+        return self._dirty or is_read or self._source.applied() != self._applied
 
     def news(self, partitions: Iterable[int]) -> dict[int, Settled]:
         """What is settled of these partitions that are held, since this was called last."""
-        self._dirty, self._applied = False, self._source.applied()
+        self._dirty, self._applied, self._read = False, self._source.applied(), self._progress.missed.done
         found = self.of(partitions)
         self._tallies.update(found)
         return {partition: tally.settled() for partition, tally in found.items()}

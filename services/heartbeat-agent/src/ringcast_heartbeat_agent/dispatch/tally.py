@@ -31,6 +31,14 @@ class Tally:
             self._pending.update(range(self._revision + 1, version))
             self._revision = version
 
+    def joined(self, other: Tally) -> Tally:
+        """What is settled by this or by ``other``, where that is of the same history."""
+        if other.history != self.history:
+            return self
+        low, high = sorted((self, other), key=lambda each: each._revision)
+        pending = (version for version in high._pending if version > low._revision or version in low._pending)
+        return Tally(self.history, high._revision, pending)
+
     def settled(self) -> Settled:
         """What a seal can say of it."""
         return Settled.bounded(self.history, self._revision, self._pending)

@@ -1,7 +1,7 @@
 """Runs seeds: ``python -m tests.simulation --seeds 100000``, or one of them again: ``--seed 4711 --trace``.
 
-With ``--sticky`` the seeds are of exclusive ownership, which has a simulation of its own, and with ``--migration`` of
-stores that go between the two.
+With ``--sticky`` the seeds are of exclusive ownership, which has a simulation of its own, with ``--migration`` of
+stores that go between the two, and with ``--groups`` of groups that hosts share.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 
-from tests.simulation import known_seeds, sticky_judge, sticky_migration, sticky_world
+from tests.simulation import group_world, known_seeds, sticky_judge, sticky_migration, sticky_world
 from tests.simulation.run import run
 from tests.simulation.variants import VARIANTS
 
@@ -55,7 +55,11 @@ def _migration(seed: int) -> _Result:
     return _of_world(sticky_migration.MigratingWorld(seed))
 
 
-def _of_world(world: sticky_world.World) -> _Result:
+def _groups(seed: int) -> _Result:
+    return _of_world(group_world.World(seed))
+
+
+def _of_world(world: sticky_world.World | group_world.World) -> _Result:
     broken = ""
     try:
         world.run()
@@ -99,8 +103,9 @@ def many(attempt: Callable[[int], _Result], first: int, count: int, jobs: int) -
     print("  " + ", ".join(f"{name} {number}" for name, number in totals.items()))
     print("  faults: " + ", ".join(f"{name} {number}" for name, number in sorted(faults.items())))
     if broken:
-        sticky = " --sticky" if attempt is _sticky else " --migration" if attempt is _migration else ""
-        print(f"  replay: python -m tests.simulation{sticky} --seed {min(broken)} --trace")
+        options = {_sticky: " --sticky", _migration: " --migration", _groups: " --groups"}
+        option = next((option for known, option in options.items() if known is attempt), "")
+        print(f"  replay: python -m tests.simulation{option} --seed {min(broken)} --trace")
     return len(broken)
 
 
@@ -126,7 +131,12 @@ def one_migration(seed: int, *, trace: bool) -> int:
     return _one_of_world(sticky_migration.MigratingWorld(seed), trace=trace)
 
 
-def _one_of_world(world: sticky_world.World, *, trace: bool) -> int:
+def one_of_groups(seed: int, *, trace: bool) -> int:
+    """The same of groups that hosts share."""
+    return _one_of_world(group_world.World(seed), trace=trace)
+
+
+def _one_of_world(world: sticky_world.World | group_world.World, *, trace: bool) -> int:
     try:
         world.run()
     except sticky_judge.Violation as violation:
@@ -172,14 +182,17 @@ def main() -> int:
     )
     parser.add_argument("--sticky", action="store_true", help="seeds of exclusive ownership")
     parser.add_argument("--migration", action="store_true", help="seeds of stores that migrate to it and back")
+    parser.add_argument("--groups", action="store_true", help="seeds of groups that hosts share")
     given = parser.parse_args()
-    if (given.sticky or given.migration) and given.variant:
+    if (given.sticky or given.migration or given.groups) and given.variant:
         parser.error("--variant breaks the workers of the other strategies")
     if given.write_known_seeds:
         return 1 if write_known_seeds(given.jobs) else 0
     attempt, alone = (_sticky, one_sticky) if given.sticky else (_peer, one)
     if given.migration:
         attempt, alone = _migration, one_migration
+    if given.groups:
+        attempt, alone = _groups, one_of_groups
     broken: AbstractContextManager[None] = VARIANTS[given.variant].applied() if given.variant else nullcontext()
     with broken:
         if given.seed is None:

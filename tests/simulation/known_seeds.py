@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from tests.simulation import agent_variants, sticky_migration_variants, sticky_variants
+from tests.simulation import agent_variants, group_variants, group_world, sticky_migration_variants, sticky_variants
 from tests.simulation.run import run
 from tests.simulation.sticky_judge import Violation
 from tests.simulation.sticky_migration import MigratingWorld
@@ -92,7 +92,21 @@ def _checked(name: str, seed: int) -> float | None:
     return outcome.steps if outcome.violations else None
 
 
-def _judged(world: World) -> float | None:
+class _Judged(Protocol):
+    """One seed, whose judge raises what it notices."""
+
+    @property
+    def now(self) -> float: ...
+
+    def run(self) -> object: ...
+
+
+def _of_groups(name: str, seed: int) -> float | None:
+    with group_variants.VARIANTS[name].applied():
+        return _judged(group_world.World(seed))
+
+
+def _judged(world: _Judged) -> float | None:
     try:
         world.run()
     except Violation:
@@ -111,7 +125,8 @@ MIGRATION: Final = BrokenVariants(
     sticky_migration_variants.VARIANTS,
     lambda name, seed: _judged(MigratingWorld(seed, sticky_migration_variants.VARIANTS[name].machines)),
 )
-SIMULATIONS: Final = (PEERS, STICKY, MIGRATION)
+GROUPS: Final = BrokenVariants(GUIDES / "simulation.md", group_variants.VARIANTS, _of_groups)
+SIMULATIONS: Final = (PEERS, STICKY, MIGRATION, GROUPS)
 
 
 def write(guide: Path, seeds: Mapping[str, list[int]]) -> None:

@@ -84,6 +84,16 @@ class CatchUp:
         """A partition is to be read: what has changed ``since``, and what was not settled then."""
         self._unread[partition] = since
 
+    def dropped(self, change: Change) -> None:
+        """A change that was taken is not delivered after all: what is read of its row counts again."""
+        if self._fresh.get(change.row_id, 0) <= change.version:
+            self._fresh.pop(change.row_id, None)
+
+    def read_again(self, partition: int) -> None:
+        """A change that came while the partition was read was dropped: the answer may be older than that."""
+        if (since := self._unread.get(partition)) is not None:
+            self._unread[partition] = Settled(*since)  # another object: the read that is under way has failed
+
     def pass_over(self, partition: int, until: Settled) -> None:
         """What the worker tells of a partition up to there is not to be taken: it was settled, or is read."""
         self._floors[partition] = until

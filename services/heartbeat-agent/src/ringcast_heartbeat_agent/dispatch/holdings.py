@@ -104,6 +104,8 @@ class Holdings:
         self._joiners = Joiners(source, present, lambda partition: self._keeper.is_taken(partition))
         self._base = dict(source.applied())
         self._owned: set[int] = set()
+        self._gone: set[int] = set()
+        """Those that were not the host's for a moment since."""
         self._missed: dict[int, int] = {}
         """The highest version that was dropped of a partition that was not held yet."""
         self._sealed: set[int] = set()
@@ -121,7 +123,7 @@ class Holdings:
     def admits(self, change: Change) -> bool:
         """Whether a change from the worker is taken in."""
         partition = change.partition
-        if not self._keeper.is_taken(partition):
+        if partition in self._gone or not self._keeper.is_taken(partition):
             self._missed[partition] = max(change.version, self._missed.get(partition, 0))
             return False
         self._settlements.changed()
@@ -136,6 +138,7 @@ class Holdings:
             return True
         if self._keeper.is_taken(partition):
             self._settlements.drop(change)
+            self._progress.missed.dropped(change)
         return False
 
     def is_stale(self, offset: int, change: Change) -> bool:
@@ -169,14 +172,15 @@ class Holdings:
         return _status("", len(keeper.held()), keeper.awaited, leaving)
 
     def look_soon(self) -> None:
-        """The host has other partitions now."""
+        """The host has other partitions now. One that is back before :meth:`look` may have missed deletions."""
+        self._gone |= self._owned.difference(self._source.applied())
         self._keeper.wake()
 
     def close(self) -> None:
         """The group has ended: what it holds others may have, from where it has come to."""
         self._joiners.close()
         self.look()
-        self._give_up(self._owned)
+        self._give_up(self._owned, self._snapshot(self._owned))
         self._release(list(self._settlements.leaving))
         self._keeper.close()
 
@@ -204,12 +208,14 @@ class Holdings:
     def look(self) -> None:
         """Gives up partitions that have gone to other hosts, and asks for those that have come."""
         owned = set(self._source.applied())
-        if lost := self._owned - owned:
-            self._give_up(lost)
+        if lost := self._gone | (self._owned - owned):
+            self._gone = set()
+            # Of those that are back it is not known which changes the worker has handed over since.
+            self._give_up(lost, self._snapshot(lost - owned))
             self._forget(lost)
             for partition in lost:
                 self._base.pop(partition, None)
-        if gained := owned - self._owned:
+        if gained := owned - (self._owned - lost):
             self._keeper.seals.own(gained, asyncio.get_running_loop().time())
             if self._keeper.why_not:
                 self._begin_unsealed(gained)
@@ -234,7 +240,9 @@ class Holdings:
             return
         applied, history = self._source.applied().get(partition, 0), self._source.history
         reached = self._progress.reached(partition, applied)
-        if reached is not None and self._progress.hold(partition, Settled(history, reached, dropped), current=False):
+        if reached is None:
+            self._progress.missed.read_again(partition)
+        elif self._progress.hold(partition, Settled(history, reached, dropped), current=False):
             self._catch_up()
 
     def lost(self, partition: int) -> None:
@@ -255,8 +263,7 @@ class Holdings:
 
     # ---- small
 
-    def _give_up(self, partitions: Collection[int]) -> None:
-        settled = self._snapshot(partitions)
+    def _give_up(self, partitions: Collection[int], settled: Mapping[int, Tally]) -> None:
         for partition in self._keeper.seals.give_up(partitions):
             self._settlements.leave(partition, settled.get(partition))
 

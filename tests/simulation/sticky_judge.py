@@ -88,12 +88,12 @@ class Judge:
 
     def settled(self, table: Table | None, processes: Sequence[Caller], drains: Set[str]) -> None:
         """Once faults have ended, every partition has its owner, and no worker more than its share."""
-        if table is None:
-            raise Violation("there is no table")
         running = {one.ownership.session: one for one in processes if one.ownership.session is not None}
         taking = [one for one in running.values() if one.worker_id not in drains and not one.ownership.record.leaving]
         if not taking:
-            return
+            return  # a drained worker gets nothing, and so there need not be a table
+        if table is None:
+            raise Violation("there is no table")
         loads = dict.fromkeys(running.values(), 0)
         for number, entry in enumerate(table.entries):
             owner = running.get(entry.owner) if entry.owner is not None else None

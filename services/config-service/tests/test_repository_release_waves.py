@@ -14,6 +14,7 @@ from ringcast_core import row_partition
 from ringcast_wire import (
     ConditionFailedError,
     InvalidInputError,
+    ReleaseGate,
     ReleaseOutcome,
     ReleaseState,
     UnknownKeyError,
@@ -198,3 +199,17 @@ async def test_a_release_that_is_published_all_at_once_gets_no_waves(bench: Benc
         await releases.pause("s", 1, BY)
     with pytest.raises(InvalidInputError, match="waves 50 are not allowed"):
         await Releases(bench.repo, None, staged_ms=DAY_MS).publish("s", 1, BY, (50,))  # type: ignore[arg-type]
+
+
+async def test_a_release_that_is_being_published_keeps_its_waves_and_its_gate(bench: Bench) -> None:
+    """The same may be asked for again, or the release alone; another way is refused, and nothing changes."""
+    releases = bench.repo.releases
+    await stage(bench, keys=["k"])
+    begun = (await releases.publish("s", 1, DAY_MS, BY, (50, 100))).rollout
+    assert (await releases.publish("s", 1, DAY_MS, BY, (50, 100))).rollout == begun
+    assert (await releases.publish("s", 1, DAY_MS, BY)).rollout == begun
+    with pytest.raises(ConditionFailedError, match=r"publishing in waves of 50, 100 %, not 100 %"):
+        await releases.publish("s", 1, DAY_MS, BY, (100,))
+    with pytest.raises(ConditionFailedError, match=r"another gate: bake 0 ms, .* 0, patience 60000 ms"):
+        await releases.publish("s", 1, DAY_MS, BY, (50, 100), ReleaseGate(bake_ms=1))
+    assert (await releases.get("s", 1)).rollout == begun

@@ -25,6 +25,7 @@ from ringcast_wire import (
     ReleaseGate,
     ReleaseOutcome,
     ReleaseState,
+    Rollout,
     UnavailableError,
     limits,
     shown,
@@ -236,14 +237,12 @@ def publish(
     it writes to, for ``waves``.
 
     Raises:
-        ConditionFailedError: the release is in another state, or is published without waves.
+        ConditionFailedError: the release is in another state, or is published without waves, or in others.
     """
     _, release = yield from locked(sql, store, number)
     if release.state in _BUSY:
-        if waves and release.rollout is None:
-            raise ConditionFailedError(
-                f"{release.place} can't be published in waves: it is {release.state} without", field="waves"
-            )
+        if waves:
+            _check_rollout(release, draw(number, partitions, waves, gate)[0])
         return (yield from _try_again(sql, release))
     if release.state is not ReleaseState.STAGED:
         raise wrong_state(release, "published")
@@ -254,6 +253,27 @@ def publish(
     yield Each(sql.insert_release_partition, [(store, number, partition, wave) for partition, wave in drawn.items()])
     release = replace(release, rollout=rollout)
     return (yield from begin(sql, release, ReleaseState.PUBLISHING, WAVE, 0, by, "PublishRelease"))
+
+
+def _check_rollout(release: Release, wanted: Rollout) -> None:
+    """Refuses another way to publish a release than the one that was begun; the same may be asked for again."""
+    begun = release.rollout
+    if begun is None:
+        raise ConditionFailedError(
+            f"{release.place} can't be published in waves: it is {release.state} without", field="waves"
+        )
+    if release.state is not ReleaseState.PUBLISHING:
+        return
+    if begun.waves != wanted.waves:
+        said, asked = (", ".join(map(str, each.waves)) for each in (begun, wanted))
+        raise ConditionFailedError(f"{release.place} is publishing in waves of {said} %, not {asked} %", field="waves")
+    if begun.gate != wanted.gate:
+        gate = begun.gate
+        raise ConditionFailedError(
+            f"{release.place} is publishing with another gate: bake {gate.bake_ms} ms, refused rows at most "
+            f"{gate.max_refused}, patience {gate.patience_ms} ms",
+            field="gate",
+        )
 
 
 def undo(sql: ReleaseStatements, store: str, number: int, by: Authorship) -> Transaction[Release]:

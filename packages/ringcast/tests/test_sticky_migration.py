@@ -288,7 +288,8 @@ def test_the_end_waits_for_the_table_and_for_each_member() -> None:
     back, free = Step(Stage.SHADOW, 4), {"a": state(A, guarded=0)}
     table = PEERS._replace(step=4)
     assert may_end(back, {"a"}, free, table)
-    assert may_end(back, {"a"}, free, None)
+    assert not may_end(back, {"a"}, free, None)
+    assert may_end(back, set(), {}, None)
     assert not may_end(back, {"a"}, free, PEERS)
     assert not may_end(back, {"a"}, free, OWNERS._replace(step=4))
     assert not may_end(back, {"a"}, {"a": state(A)}, table)

@@ -331,21 +331,24 @@ class ObservedSession(ConsumerSession):
 
     @override
     def give(self, delivery: Delivery, *, to_be_answered: bool = True) -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, SimLoop)
-        assert isinstance(loop.process, Host)
-        host = loop.process
+        host = _current_host()
         host._around.judge.given(host.lease.incarnation, delivery.change)
         super().give(delivery, to_be_answered=to_be_answered)
 
     @override
     def end(self, error: StoppedError | None = None) -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, SimLoop)
-        assert isinstance(loop.process, Host)
         if not self.ended:
-            loop.process._around.judge.evicted(loop.process.lease.incarnation)
+            host = _current_host()
+            host._around.judge.evicted(host.lease.incarnation)
         super().end(error)
+
+
+def _current_host() -> Host:
+    """The host whose code is running."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    assert isinstance(loop.process, Host)
+    return loop.process
 
 
 @contextmanager

@@ -49,7 +49,7 @@ def watched(transaction):
         if due and text == getattr(sqlite._SQL, where, "WRITE" if where == "write" else None):
             dies()
 
-run, step, pass_gate = sqlite._run, sqlite.SqliteReleases.step, sqlite.SqliteReleases.pass_gate
+run, step = sqlite._run, sqlite.SqliteReleases.step
 
 async def counted(self, *words):
     global committed
@@ -60,38 +60,28 @@ async def counted(self, *words):
             dies()
     return done
 
-async def passed(self, *words):
-    global at_gate
-    if phase == "gate" and where == "reached":
-        dies()
-    at_gate = True
-    done = await pass_gate(self, *words)
-    if phase == "gate" and where == "committed":
-        dies()
-    at_gate = False
-    return done
+def at_its_gate(leave):
+    async def left(self, *words):
+        global at_gate
+        if phase == "gate" and where == "reached":
+            dies()
+        at_gate = True
+        done = await leave(self, *words)
+        if phase == "gate" and where == "committed":
+            dies()
+        at_gate = False
+        return done
+
+    return left
 
 async def judged(self, release):
     return "it is bad" if os.environ.get("GATE_FAILS") else ""
 
-fail_gate = sqlite.SqliteReleases.fail_gate
-
-async def failed(self, *words):
-    global at_gate
-    if phase == "gate" and where == "reached":
-        dies()
-    at_gate = True
-    done = await fail_gate(self, *words)
-    if phase == "gate" and where == "committed":
-        dies()
-    at_gate = False
-    return done
-
 gates.Gates.judged = judged
-sqlite.SqliteReleases.fail_gate = failed
+sqlite.SqliteReleases.fail_gate = at_its_gate(sqlite.SqliteReleases.fail_gate)
 sqlite._run = lambda db, transaction: run(db, watched(transaction))
 sqlite.SqliteReleases.step = counted
-sqlite.SqliteReleases.pass_gate = passed
+sqlite.SqliteReleases.pass_gate = at_its_gate(sqlite.SqliteReleases.pass_gate)
 main()
 """
 """The service with small steps. It kills itself in its second step of a phase, once it has done what ``where`` says, or

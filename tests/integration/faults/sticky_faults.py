@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
@@ -63,13 +63,13 @@ async def key_leader_paused(arena: Arena, chance: random.Random) -> None:
 
 async def _leader_killed(arena: Arena, chance: random.Random, phase: Phase) -> After:
     key = chance.choice(arena.shape.keys)
-    leader = await _leader(arena, key)
-    if leader is None:
-        return None
-    joined = joiner(arena)
-    links = [link for name in arena.workers if name != leader.worker_id for link in arena.links[name]]
     async with arena.bus() as client:
         tables = Tables(await client.jetstream().key_value(_OWNERS), key, arena.shape.partitions)
+        # The joiner of the fault before may have led, and a key is whole again before another leads it.
+        async with asyncio.timeout(_MOVED_S):
+            leader = arena.workers[await tables.led_by(arena.workers)]
+        joined = joiner(arena)
+        links = [link for name in arena.workers if name != leader.worker_id for link in arena.links[name]]
         for link in links:
             await off(link.delay, _LATE_S)
         try:
@@ -91,20 +91,33 @@ async def _leader_killed(arena: Arena, chance: random.Random, phase: Phase) -> A
 
 
 class Tables:
-    """The tables of a key, as they are written."""
+    """The tables of a key, as they are written, and who leads it."""
 
     def __init__(self, bucket: KeyValue, key: str, partitions: int) -> None:
         self._bucket = bucket
+        self._key = key
         self._name = names.table_key(key)
         self._partitions = partitions
 
     async def until(self, condition: Callable[[Table], bool]) -> None:
         """Waits for a table."""
-        watcher = await self._bucket.watch(self._name)
+        async for value in self._written(self._name):
+            if condition(decode_table(value, self._partitions)):
+                return
+
+    async def led_by(self, workers: Collection[str]) -> str:
+        """Waits until one of them leads, and returns which."""
+        async for value in self._written(names.term_key(self._key)):
+            if (leader := decode_term(value).leader) in workers:
+                return leader
+        raise AssertionError  # the watch has no end
+
+    async def _written(self, name: str) -> AsyncIterator[bytes]:
+        watcher = await self._bucket.watch(name)
         while True:
             entry = await watcher.updates(timeout=None)
-            if entry is not None and entry.value and condition(decode_table(entry.value, self._partitions)):
-                return
+            if entry is not None and entry.value:
+                yield entry.value
 
     async def last(self) -> Table:
         """The one that stands there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -254,8 +254,45 @@ async def alone(nats_server: NatsServer, tmp_path: Path, store_name: str) -> Asy
             assert check_calls(history, fleet.of_peers) > 0
 
 
-async def test_nats_is_killed_in_each_phase(alone: Fleet, nats_server: NatsServer) -> None:
-    """And started again at once. No row is lost, and none has two owners."""
+async def restart(server: NatsServer, fleet: Fleet, settled: Callable[[], Awaitable[None]]) -> None:
+    """NATS is killed, and started again at once."""
+    await asyncio.to_thread(server.kill)
+    await asyncio.to_thread(server.start)
+
+
+async def lose_the_metadata(server: NatsServer, fleet: Fleet, settled: Callable[[], Awaitable[None]]) -> None:
+    """NATS loses the step, and a worker is started meanwhile; later all of the metadata. The service writes it again.
+
+    A worker that starts while there is no store ends with an error: so that waits until all are there.
+    """
+    bucket = names.meta_bucket(fleet.store.name)
+    async with await nats.connect(server.url) as client:
+        js = client.jetstream()
+        meta = await js.key_value(bucket)
+        step = (await meta.get(names.META_MIGRATION)).value
+
+        async def is_back() -> bool:
+            try:
+                return (await meta.get(names.META_MIGRATION)).value == step
+            except nats.errors.Error:
+                return False
+
+        await asyncio.to_thread(fleet.workers[2].terminate)  # a kill would have it wait for its own lease
+        await meta.delete(names.META_MIGRATION)
+        await asyncio.to_thread(fleet.workers[2].start)
+        await until(is_back)
+        await settled()
+        await js.delete_stream(f"KV_{bucket}")  # its messages alone can't be purged
+        await until(is_back)
+
+
+@pytest.mark.parametrize("outage", [restart, lose_the_metadata])
+async def test_an_outage_in_each_phase(
+    alone: Fleet,
+    nats_server: NatsServer,
+    outage: Callable[[NatsServer, Fleet, Callable[[], Awaitable[None]]], Awaitable[None]],
+) -> None:
+    """No row is lost, and none has two owners, whatever NATS does in the shadow, validate, switch and finish."""
     await alone.until_served(lambda token: token == 0, 3)
     for stage, rule, is_meant in (
         (Stage.SHADOW, Rule.PEERS, lambda token: token == 0),
@@ -263,11 +300,14 @@ async def test_nats_is_killed_in_each_phase(alone: Fleet, nats_server: NatsServe
         (Stage.SWITCH, Rule.OWNERS, alone.is_of_owner),
         (Stage.FINISH, Rule.OWNERS, alone.is_of_owner),
     ):
+
+        async def settled(rule: Rule = rule, is_meant: Callable[[int], bool] = is_meant) -> None:
+            await alone.until_rule(rule)
+            await alone.until_served(is_meant, 3)
+
         await alone.take(stage)
-        await asyncio.to_thread(nats_server.kill)
-        await asyncio.to_thread(nats_server.start)
-        await alone.until_rule(rule)
-        await alone.until_served(is_meant, 3)
+        await outage(nats_server, alone, settled)
+        await settled()
 
 
 async def test_keys_with_a_slow_handler_that_fails_at_first_while_a_worker_is_stopped_in_order(store: Any) -> None:

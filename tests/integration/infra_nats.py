@@ -66,7 +66,7 @@ class InfraNats(ManagedServer):
     def __init__(self, directory: Path, *, main: str = "nats.conf", env: Mapping[str, str] | None = None) -> None:
         self.configuration = directory / "nats"
         shutil.copytree(NATS, self.configuration)
-        self.env = environment(directory) | dict(env or {})
+        self.env: dict[str, str] = environment(directory) | dict(env or {})
         self._main = main
         self.url = ""
 

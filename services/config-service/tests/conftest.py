@@ -75,15 +75,19 @@ class Bench:
     store: StoreRecord
     clock_ms: itertools.count[int] = field(default_factory=lambda: itertools.count(1_000))
 
-    WITHOUT_POLICIES: ClassVar = (
-        "ALTER TABLE releases DROP COLUMN rollout",
-        "ALTER TABLE stores DROP COLUMN migration",
-        "ALTER TABLE stores DROP COLUMN policy",
-        "ALTER TABLE partitions DROP COLUMN cap_rows",
-        "ALTER TABLE partitions DROP COLUMN cap_bytes",
-        "DROP TABLE store_budgets",
-    )
-    """Takes the tables back to version 5 of the schema."""
+    STEPS_BACK: ClassVar = {
+        11: ("schema_version.usable_from",),
+        10: ("releases.rollout", "release_partitions"),
+        9: ("release_proofs",),
+        8: ("release_rows", "release_keys", "releases", "release_numbers"),
+        7: ("stores.migration",),
+        6: ("stores.policy", "partitions.cap_rows", "partitions.cap_bytes", "store_budgets"),
+        5: ("stores.lease_ttl_ms", "stores.call_bound_ms"),
+        4: ("audit_pending", "audit_log", "audit_chain", "revoked_tokens"),
+        3: ("role_grants",),
+        2: ("history.author", "history.reason"),
+    }
+    """The tables and columns that each version of the schema has added, newest first."""
 
     async def another(self) -> Repository:
         """One more instance, which the caller closes."""
@@ -131,6 +135,14 @@ class Bench:
         found = await (repo or self.repo).lead.take_lead(holder, lease_ms)
         assert found is not None, "another instance leads"
         return found
+
+    async def make_older(self, version: int) -> None:
+        """Takes the tables back to an older version of the schema."""
+        added = [name for step, names_ in self.STEPS_BACK.items() if step > version for name in names_]
+        for name in added:
+            table, _, column = name.partition(".")
+            await self.execute(f"ALTER TABLE {table} DROP COLUMN {column}" if column else f"DROP TABLE {table}")
+        await self.execute(f"UPDATE schema_version SET version = {version}")
 
     async def execute(self, *statements: str) -> None:
         """Runs SQL that both databases take."""

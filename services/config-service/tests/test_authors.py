@@ -88,18 +88,7 @@ async def test_a_row_that_stays_as_it_is_keeps_its_author(bench: Bench) -> None:
 async def test_an_older_database_is_upgraded(bench: Bench) -> None:
     await bench.write({"a": "1"})
     await bench.repo.close()
-    await bench.execute(
-        "ALTER TABLE history DROP COLUMN author",
-        "ALTER TABLE history DROP COLUMN reason",
-        *(
-            f"DROP TABLE {table}"
-            for table in ("role_grants", "audit_pending", "audit_log", "audit_chain", "revoked_tokens")
-        ),
-        "ALTER TABLE stores DROP COLUMN lease_ttl_ms",
-        "ALTER TABLE stores DROP COLUMN call_bound_ms",
-        *bench.WITHOUT_POLICIES,
-        "UPDATE schema_version SET version = 1",
-    )
+    await bench.make_older(1)
     instances = [make_repository(bench.address) for _ in range(3)]
     await asyncio.gather(*(instance.open() for instance in instances))
     bench.repo = instances[0]

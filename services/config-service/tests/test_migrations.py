@@ -77,11 +77,7 @@ async def test_a_database_of_the_schema_before_gets_steps(bench: Bench) -> None:
     await bench.write({"a": "1"})
     before = await bench.repo.stores.get_record(bench.store.name)
     await bench.repo.close()
-    await bench.execute(
-        "ALTER TABLE stores DROP COLUMN migration",
-        "ALTER TABLE releases DROP COLUMN rollout",
-        "UPDATE schema_version SET version = 6",
-    )
+    await bench.make_older(6)
     bench.repo = make_repository(bench.address)
     await bench.repo.open()
     assert await bench.repo.stores.get_record(bench.store.name) == before

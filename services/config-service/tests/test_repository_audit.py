@@ -349,13 +349,7 @@ async def test_an_empty_log_is_whole(bench: Bench) -> None:
 async def test_a_database_without_a_log_gets_one(bench: Bench) -> None:
     await bench.write({"a": "1"})
     await bench.repo.close()
-    tables = ("audit_pending", "audit_log", "audit_chain", "revoked_tokens")
-    await bench.execute(
-        *(f"DROP TABLE {table}" for table in tables),
-        *(f"ALTER TABLE stores DROP COLUMN {column}" for column in ("lease_ttl_ms", "call_bound_ms")),
-        *bench.WITHOUT_POLICIES,
-        "UPDATE schema_version SET version = 3",
-    )
+    await bench.make_older(3)
     instances = [make_repository(bench.address) for _ in range(3)]
     await asyncio.gather(*(instance.open() for instance in instances))
     bench.repo = instances[0]

@@ -339,7 +339,7 @@ async def test_counts_that_are_wrong_are_set_right(limited: Bench) -> None:
 async def test_an_older_database_gets_policies(bench: Bench) -> None:
     await bench.write({"a": "1", "b": "1"})
     await bench.repo.close()
-    await bench.execute(*bench.WITHOUT_POLICIES, "UPDATE schema_version SET version = 5")
+    await bench.make_older(5)
     bench.repo = make_repository(bench.address)
     await bench.repo.open()
     await bench.write({"c": "1"})

@@ -283,12 +283,6 @@ async def test_addresses_that_can_not_be_used(postgres_url: str) -> None:
     assert "secret" not in str(refused.value)
 
 
-async def test_a_newer_schema_is_left_alone(postgres_bench: Bench, other: Any) -> None:
-    await other.execute("UPDATE schema_version SET version = 11")
-    with pytest.raises(ConfigError, match="schema version 11: this build knows 10"):
-        await make_repository(postgres_bench.address).open()
-
-
 async def test_the_heads_to_lock_are_looked_up_without_reading_those_of_the_whole_key(
     postgres_bench: Bench, other: Any
 ) -> None:

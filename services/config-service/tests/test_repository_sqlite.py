@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import sys
 from pathlib import Path
 from typing import Any
@@ -67,12 +66,3 @@ async def test_files_that_can_not_be_used(tmp_path: Path) -> None:
         await make_repository(f"sqlite:{tmp_path / 'none' / 'x.db'}").open()
     with pytest.raises(ConfigError, match="of no known kind"):
         make_repository("sqlite:")
-
-
-async def test_a_newer_schema_is_left_alone(sqlite_bench: Bench) -> None:
-    path = sqlite_bench.address.removeprefix("sqlite:")
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE schema_version SET version = 11")
-    connection.close()
-    with pytest.raises(ConfigError, match="schema version 11: this build knows 10"):
-        await make_repository(sqlite_bench.address).open()

@@ -42,7 +42,7 @@ class AgentProcess(ManagedServer):
             self.token = options[options.index("--api-token") + 1]
         elif not self.token and "--token-file" not in options:
             self._words += ["--token-file", str(directory / "agent.token")]
-        self._env = env
+        self.env = env or {}
         self._prefix = prefix
 
     @property
@@ -73,9 +73,9 @@ class AgentProcess(ManagedServer):
         listen = [word for name, port in self._listen.items() for word in (f"--{name}-listen", port.address)]
         words = [*listen, *self._words]
         if self._prefix:
-            process = ManagedProcess("heartbeat-agent", [*self._prefix, *self.program.command, *words], env=self._env)
+            process = ManagedProcess("heartbeat-agent", [*self._prefix, *self.program.command, *words], env=self.env)
         else:
-            process = ManagedProcess("heartbeat-agent", words, env=self._env, program=self.program)
+            process = ManagedProcess("heartbeat-agent", words, env=self.env, program=self.program)
         self._process = process
         process.wait_until(self._ready_file.exists)
         ready = json.loads(self._ready_file.read_text())

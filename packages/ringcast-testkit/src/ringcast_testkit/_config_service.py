@@ -45,6 +45,6 @@ class ConfigServiceProcess(ManagedServer):
         """Starts the instance and returns once it serves."""
         self._ready_file.unlink(missing_ok=True)
         listen = ["--listen", self._grpc.address, "--metrics-listen", self._metrics.address]
-        process = ManagedProcess("config-service", [*listen, *self._words], program=self.program)
+        process = ManagedProcess("config-service", [*listen, *self._words], env=self.env, program=self.program)
         self._process = process
         process.wait_until(self._ready_file.exists)

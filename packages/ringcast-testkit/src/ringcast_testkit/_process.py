@@ -181,6 +181,8 @@ class ManagedServer:
     """
 
     _process: ManagedProcess | None = None
+    env: Mapping[str, str] = {}
+    """Further variables of the next start; ``PYTHONPATH``, say, for another build."""
 
     def start(self) -> None:
         """Starts the server and returns once it serves."""

@@ -76,6 +76,7 @@ class WorkerProcess(ManagedServer):
         self._process = ManagedProcess(
             f"worker {self.worker_id}",
             self._words,
+            env=self.env,
             take_line=lambda line: self._take(life, line),
             listens=True,
             program=self._program,

@@ -29,8 +29,8 @@ from ringcast_config_service.repository.postgres.roles import PostgresRoles
 from ringcast_config_service.repository.postgres.session import Connection, Sessions, said
 from ringcast_config_service.repository.postgres.stores import PostgresStores
 from ringcast_config_service.repository.postgres.writer import PostgresWriter
-from ringcast_config_service.repository.sql.statements import SCHEMA_VERSION
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
+from ringcast_config_service.repository.sql.statements import require_usable
 
 _SCHEMA_RACES = (
     asyncpg.UniqueViolationError,
@@ -79,9 +79,10 @@ class PostgresRepository:
         try:
             await self._sessions.open(self._on_connect)
             version = await self._create_schema()
-            if version == SCHEMA_VERSION:
-                async with self._sessions.use("upkeep") as db:
-                    await self._watch.begin(db, is_postgres=self._sessions.is_postgres)
+            async with self._sessions.use("upkeep") as db:
+                usable_from = await db.fetchval(Sql.GET_USABLE_FROM)
+                require_usable("the database", version, usable_from)
+                await self._watch.begin(db, is_postgres=self._sessions.is_postgres)
         except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError) as error:
             raise ConfigError(f"the database refuses the user or its password: {said(error)}") from error
         except asyncpg.InvalidCatalogNameError as error:
@@ -94,8 +95,6 @@ class PostgresRepository:
             if not sessions.is_away(error):
                 raise
             raise UnavailableError(f"the database can't be reached: {said(error)}") from error
-        if version != SCHEMA_VERSION:
-            raise ConfigError(f"the database has schema version {version}: this build knows {SCHEMA_VERSION}")
 
     async def close(self) -> None:
         await self._sessions.close()

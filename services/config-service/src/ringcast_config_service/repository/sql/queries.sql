@@ -35,6 +35,10 @@ SELECT 1
 -- The version of the schema.
 SELECT version FROM schema_version WHERE one = 1
 
+-- GET_USABLE_FROM --
+-- The version of the schema that a build must know to use a database whose schema is newer.
+SELECT usable_from FROM schema_version WHERE one = 1
+
 -- GET_STORE --
 -- The store named $1, deleted or not.
 SELECT {store_columns}, policy, migration, deleted_at_ms, expires_at_ms FROM stores WHERE name = $1

@@ -1,5 +1,5 @@
 -- The tables, the same for all databases but for the types of columns: {text}, {bytes} and {id} are the types that
--- statements.py gives, {version} is SCHEMA_VERSION.
+-- statements.py gives, {version} is SCHEMA_VERSION, {usable_from} is USABLE_FROM.
 --
 -- rows and history have no foreign key: the writer holds the lock of their partition's head, and a check per row costs
 -- more than the insert. metadata is JSON text, null where there is none. The size of a tombstone is 0.
@@ -9,7 +9,9 @@
 
 CREATE TABLE IF NOT EXISTS schema_version (
     one BIGINT PRIMARY KEY CHECK (one = 1),
-    version BIGINT NOT NULL
+    version BIGINT NOT NULL,
+    -- The oldest build that may use the database, by the version that it knows.
+    usable_from BIGINT
 );
 
 CREATE TABLE IF NOT EXISTS stores (
@@ -257,4 +259,4 @@ CREATE TABLE IF NOT EXISTS release_proofs (
 );
 
 -- The last statement: when the version is there, everything is.
-INSERT INTO schema_version (one, version) VALUES (1, {version}) ON CONFLICT (one) DO NOTHING
+INSERT INTO schema_version (one, version, usable_from) VALUES (1, {version}, {usable_from}) ON CONFLICT (one) DO NOTHING

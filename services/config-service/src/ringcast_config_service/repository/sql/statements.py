@@ -14,15 +14,24 @@ text but what this module does:
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from ringcast_service import ConfigError
+from ringcast_wire import EventLog
 from ringcast_wire.audit import GENESIS
 
 from ringcast_config_service.repository.sql.loader import Block, insert, read_blocks, read_schema, read_upgrades
 
-SCHEMA_VERSION: Final = 10
+log = EventLog(logging.getLogger(__name__))
+
+SCHEMA_VERSION: Final = 11
+USABLE_FROM: Final = 11
+"""The oldest build that may use a database of :data:`SCHEMA_VERSION`, by the version that it knows. A step of
+``upgrades.sql`` that only adds leaves it; one that takes away or changes the meaning of what is there raises it, here
+and in the database."""
 
 PATHS: Final = {
     database: (
@@ -77,6 +86,20 @@ class Statements:
         return [text for number in numbers for text in vars(self)[f"{database}UPGRADE_{number}"]]
 
 
+def require_usable(database: str, version: int, usable_from: int | None) -> None:
+    """Checks that this build may use a database, whose schema may be newer than what it knows.
+
+    Raises:
+        ConfigError: it may not; the sentence names ``database``, which begins a sentence, and the versions.
+    """
+    if version == SCHEMA_VERSION:
+        return
+    if usable_from is None or usable_from > SCHEMA_VERSION:
+        least = "" if usable_from is None else f", which a build must know from version {usable_from} on"
+        raise ConfigError(f"{database} has schema version {version}{least}: this build knows {SCHEMA_VERSION}")
+    log.warning("database.newer", version=version, known=SCHEMA_VERSION)
+
+
 def _for_sqlite(text: str) -> str:
     return _PARAMETER_AND_CAST.sub(r"?\1", text)
 
@@ -88,7 +111,7 @@ def _statements(blocks: Mapping[str, Block]) -> dict[str, str]:
 
 
 def _tables(path: str, types: Mapping[str, str]) -> tuple[str, ...]:
-    texts = {**types, "version": str(SCHEMA_VERSION), "genesis": GENESIS}
+    texts = {**types, "version": str(SCHEMA_VERSION), "usable_from": str(USABLE_FROM), "genesis": GENESIS}
     return tuple(insert(statement, texts) for statement in read_schema(path))
 
 

@@ -1,7 +1,8 @@
 -- What leads from one version of the schema to the next, the same for all databases: a block for each version, that ends
 -- with the version. schema.sql has the tables as they are after all of them. {if_not_exists} is for databases whose
 -- changes of tables are not in one transaction: an upgrade that broke off is done again from the beginning. An older
--- instance that runs meanwhile goes on, so a column that is added may be null. loader.py describes the format.
+-- instance that runs meanwhile goes on, and one is started again after its upgrade was taken back: a step only adds, and
+-- a column that is added may be null. One that can't, raises usable_from (statements.py). loader.py describes the format.
 
 -- UPGRADE_2 --
 -- Revisions have an author and a reason.
@@ -175,3 +176,8 @@ CREATE TABLE IF NOT EXISTS release_partitions (
     PRIMARY KEY (store, number, partition)
 );
 UPDATE schema_version SET version = 10 WHERE version = 9
+
+-- UPGRADE_11 --
+-- The schema says which builds may use it.
+ALTER TABLE schema_version ADD COLUMN {if_not_exists} usable_from BIGINT;
+UPDATE schema_version SET version = 11, usable_from = 11 WHERE version = 10

@@ -11,8 +11,8 @@ from ringcast_sqlite import Database, StoreError, StoreOpenError
 from ringcast_wire import UnavailableError
 
 from ringcast_config_service.repository.base import PoolUse
-from ringcast_config_service.repository.sql.statements import SCHEMA_VERSION
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
+from ringcast_config_service.repository.sql.statements import require_usable
 from ringcast_config_service.repository.sqlite.audit import SqliteAudit
 from ringcast_config_service.repository.sqlite.deletions import SqliteDeletions
 from ringcast_config_service.repository.sqlite.history import SqliteHistories
@@ -53,15 +53,12 @@ class SqliteRepository:
     async def open(self) -> None:
         try:
             await self._database.open()
-            version = await self._database.write(_create_schema)
+            version, usable_from = await self._database.write(_create_schema)
         except StoreOpenError as error:
             raise ConfigError(str(error)) from error
         except StoreError as error:
             raise UnavailableError(str(error)) from error
-        if version != SCHEMA_VERSION:
-            raise ConfigError(
-                f"database {self._database.path} has schema version {version}: this build knows {SCHEMA_VERSION}"
-            )
+        require_usable(f"database {self._database.path}", version, usable_from)
 
     async def close(self) -> None:
         await self._database.close()
@@ -84,11 +81,13 @@ class SqliteRepository:
         return []
 
 
-def _create_schema(db: sqlite3.Connection) -> int:
-    """Creates what is missing, upgrades what is older, and returns the schema's version; a newer one is left alone."""
+def _create_schema(db: sqlite3.Connection) -> tuple[int, int | None]:
+    """Creates what is missing, upgrades what is older, and returns the schema's version, and from which on builds may
+    use it; a newer one is left alone."""
     if not db.execute(Sql.HAS_SCHEMA).fetchone()[0]:
         for statement in Sql.TABLES:
             db.execute(statement)
     for statement in Sql.upgrade(db.execute(Sql.GET_SCHEMA).fetchone()[0]):
         db.execute(statement)
-    return int(db.execute(Sql.GET_SCHEMA).fetchone()[0])
+    (version,), (usable_from,) = (db.execute(sql).fetchone() for sql in (Sql.GET_SCHEMA, Sql.GET_USABLE_FROM))
+    return version, usable_from

@@ -99,6 +99,14 @@ demo: setup ## Show the main job on this machine: a list shared out, changes, a 
 demo-spark: setup ## Bring half a million real IP ranges into a store by Spark, change 1 %, and stream the changes out
 	@$(PYTHON) -m demo.spark
 
+# A release that build-support/releases.txt names; by default the last one.
+FROM ?= $(lastword $(shell awk '/^[0-9]/ { print $$1 }' build-support/releases.txt))
+
+.PHONY: demo-upgrade
+demo-upgrade: setup ## Replace each process of a system under load by this tree's and back, without a failed call (FROM=0.1.0)
+	@$(BIN)/build-release $(FROM) build/releases/$(FROM)
+	@$(PYTHON) -W ignore -m tests.integration.rolling build/releases/$(FROM) --name $(FROM)
+
 .PHONY: bench
 bench: setup ## Measure single operations, each against a peer in the same run, and report
 	@mkdir -p build/bench

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFESTS = sorted(ROOT.glob("*/*/pyproject.toml"))
 RELEASING = ROOT / "docs/releasing.md"
+RELEASES = ROOT / "build-support/releases.txt"
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/*/README.md")]
 INTERNAL = "ringcast-testkit"
 PYTHONS = ("3.11", "3.12", "3.13")
@@ -175,3 +177,13 @@ def test_whatever_is_installed_with_ours_may_be_used_commercially() -> None:
 def test_other_licences_are_noticed(expression: str) -> None:
     assert not is_permissive(expression)
     assert is_permissive(f"{expression} OR MIT")
+
+
+def test_the_releases_that_are_kept_have_a_commit_each() -> None:
+    lines = [line for line in RELEASES.read_text().splitlines() if not line.startswith("#")]
+    found = [re.fullmatch(r"(\S+) ([0-9a-f]{40})", line) for line in lines]
+    assert found
+    assert all(found), lines
+    versions = [Version(match[1]) for match in found if match]
+    assert versions == sorted(set(versions)), "the last one is the newest"
+    assert versions[-1].release <= max(Version(project["version"]).release for project in projects().values())

@@ -51,9 +51,14 @@ def test_the_shadow(cli: Cli, store: str) -> None:
         assert key["leader"] in ids
         assert "2 of 2" in cli.ok("store", "migrate", store, "--status").out
         assert owners() == before
+        refused = cli("store", "migrate", store, "--phase", "validate", "--gone", ids[0])
+        assert f"the worker '{ids[0]}' is not gone: its session was refreshed" in refused.err
+        unknown = cli("store", "migrate", store, "--phase", "validate", "--gone", ids[0], "--gone", "nobody").err
+        assert f"gone names the worker 'nobody': store '{store}' has no record of it" in unknown
         _there_and_back(cli, store)
     assert cli.ok("store", "migrate", store, "--phase", "off").out == nothing
     assert "give either --phase or --status" in cli("store", "migrate", store).err
+    assert "--gone goes with --phase" in cli("store", "migrate", store, "--status", "--gone", ids[0]).err
     assert "go with --phase shadow" in cli("store", "migrate", store, "--status", *times).err
 
 

@@ -19,13 +19,15 @@ from ringcast import Change, PoisonPolicy, UnavailableError, Worker
 from ringcast.topology import read_topology
 from ringcast_client import ConfigServiceClient, ReplayOutcome
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, nats_server_binary, until, until_workers
-from ringcast_wire import Stage, limits, names
+from ringcast_wire import ConditionFailedError, Stage, limits, names
+from ringcast_wire.owner_records import State, encode_state
 
 from tests.integration.infra_nats import (
     NATS,
     WORKER_API,
     InfraNats,
     cluster_of_three,
+    connected,
     environment,
     example_variables,
     make_accounts,
@@ -169,6 +171,14 @@ async def test_the_permissions_are_enough(server: InfraNats, tmp_path: Path, mon
 
         async with server.worker("worker-0"):
             await until(has_a_plan)
+        async with connected(server, "worker-1") as dead:
+            said = f"$KV.{names.owners_bucket('gateway')}.{names.state_key('blocklist', 'worker-1')}"
+            await dead.nc.request(said, encode_state(State(lease="worker-1", session=0)), timeout=PATIENCE_S)
+        async with ConfigServiceClient(service.address) as client:
+            await client.migrate_store("gateway", Stage.VALIDATE)
+            with pytest.raises(ConditionFailedError, match="workers worker-1 of key 'blocklist' are not guarded"):
+                await client.migrate_store("gateway", Stage.SWITCH)
+            await client.migrate_store("gateway", Stage.SWITCH, gone=["worker-1"])
         assert server.violations() == []
 
 

@@ -256,3 +256,23 @@ class MigratingWorld(World):
             states = {process.ownership.state_of(number) for number in process.share()}
             if not states <= {OwnedState.ACTIVE}:
                 raise Violation(f"{process} has {states} of its share")
+
+
+@dataclass
+class DeclaringWorld(MigratingWorld):
+    """The operator says of dead workers that they are gone, in place of waiting for them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.declared = 0
+        """How often it did."""
+
+    def operate(self) -> None:
+        running = {one.worker_id for one in self.processes}
+        for name in sorted((self.members | self.left | states_among(self.store.nodes).keys()) - running):
+            self.members.discard(name)
+            self.left.discard(name)
+            self.store.lose(names.state_key(KEY, name))
+            self.declared += 1
+            self.log(f"{name} is said to be gone")
+        super().operate()

@@ -6,7 +6,7 @@ import pytest
 from ringcast_wire import Stage
 
 from tests.simulation.known_seeds import MIGRATION, STICKY
-from tests.simulation.sticky_migration import MigratingWorld
+from tests.simulation.sticky_migration import DeclaringWorld, MigratingWorld
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -14,6 +14,13 @@ def test_the_promises_hold(seed: int) -> None:
     world = MigratingWorld(seed).run()
     assert world.judge.begun > 50
     assert world.judge.of_peers > 50
+
+
+def test_the_promises_hold_where_an_operator_says_which_workers_are_gone() -> None:
+    declared = 0
+    for seed in range(4):
+        declared += DeclaringWorld(seed).run().declared
+    assert declared > 4
 
 
 def test_every_step_is_taken() -> None:

@@ -61,6 +61,7 @@ FROZEN = [
     "DEFAULT_GATE",
     "GATE_RANGES",
     "check_gate",
+    "check_gone",
     "check_waves",
     "ReplayAnswer",
     "ReplayOutcome",

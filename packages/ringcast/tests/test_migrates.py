@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import nats
 import pytest
 from ringcast import Change, MismatchError
 from ringcast.hosting import take_replays
+from ringcast.topology import read_topologies
 from ringcast.wishes import drain_worker, follow_drain, undrain_worker
 from ringcast_client import ConfigServiceClient
 from ringcast_testkit import (
@@ -99,12 +100,12 @@ class Fleet(WrittenFleet):
     of_peers: set[int] = field(default_factory=lambda: {0})
     """The tokens of calls by the peer rule."""
 
-    async def take(self, stage: Stage) -> None:
-        """Takes a step once the workers are ready for it."""
+    async def take(self, stage: Stage, gone: Sequence[str] = ()) -> None:
+        """Takes a step once the workers are ready for it, and those that are gone give no sign of life."""
 
         async def is_taken() -> bool:
             try:
-                await self.store.client.migrate_store(self.store.name, stage)
+                await self.store.client.migrate_store(self.store.name, stage, gone=gone)
             except (ConditionFailedError, UnavailableError):
                 return False
             return True
@@ -210,6 +211,39 @@ async def test_it_finishes_while_a_worker_is_halted_and_one_is_killed(fleet: Fle
     seen = [progress async for progress in follow_drain(*place, ["list"])]
     assert [each.partitions for each in seen[-1]] == [0]
     await undrain_worker(*place)
+    await fleet.until_served(fleet.is_of_owner, 3)
+
+
+async def test_it_goes_on_without_a_worker_that_is_gone_until_it_is_back(fleet: Fleet) -> None:
+    """One is killed in the shadow, and has no agent that sees it. Its operator knows that its machine is destroyed."""
+    client, store = fleet.store.client, fleet.store.name
+    lives, _, killed = fleet.workers
+    await fleet.until_served(lambda token: token == 0, 3)
+    killed.kill()
+    await fleet.take(Stage.VALIDATE)
+    await fleet.until_rule(Rule.PEERS)
+    waits = f"workers {killed.worker_id} of key 'list' are not guarded"
+
+    async def is_all_that_is_waited_for() -> bool:
+        with pytest.raises(ConditionFailedError) as refused:
+            await client.migrate_store(store, Stage.SWITCH)
+        return str(refused.value).endswith(waits)
+
+    await until(is_all_that_is_waited_for)
+    with pytest.raises(ConditionFailedError, match=f"the worker '{lives.worker_id}' is not gone: "):
+        await client.migrate_store(store, Stage.SWITCH, gone=[lives.worker_id, killed.worker_id])
+    (shown,) = await read_topologies(fleet.store.nats_url, store)
+    assert shown.shadow is not None
+    assert shown.shadow.unguarded == (killed.worker_id,)
+    await fleet.take(Stage.SWITCH, gone=[killed.worker_id])
+    await fleet.until_rule(Rule.OWNERS)
+    await fleet.until_served(fleet.is_of_owner, 2)
+    (shown,) = await read_topologies(fleet.store.nats_url, store)
+    assert shown.shadow is not None
+    assert shown.shadow.unguarded == ()
+    killed.start()
+    await fleet.until_served(fleet.is_of_owner, 3)
+    await fleet.take(Stage.FINISH)
     await fleet.until_served(fleet.is_of_owner, 3)
 
 

@@ -13,9 +13,9 @@ from ringcast._protocol.sticky.leader import Leader, LeaderTimes, View, WriteTab
 from ringcast._protocol.sticky.migration import Guard
 from ringcast._protocol.sticky.ownership import Deed, OwnedState, Ownership
 from ringcast._protocol.sticky.plan import Wishes
-from ringcast_wire import ProtocolError, Stage, next_stages
+from ringcast_wire import ProtocolError, Stage, names, next_stages
 from ringcast_wire.ended_sessions import Span
-from ringcast_wire.migrating import Step, may_end, unguarded
+from ringcast_wire.migrating import Step, counted, may_end, said_gone, unguarded
 from ringcast_wire.owner_records import (
     MAX_NUMBER,
     Entry,
@@ -257,6 +257,32 @@ def test_a_worker_that_has_handed_over_what_its_disk_had_begins_with_calls_of_be
     assert not Guard(Step(Stage.SHADOW, 2), has_called=True).strays, "it waits until it gets guarded"
 
 
+@pytest.mark.parametrize("begins", [Step(Stage.SHADOW, 2), Step(Stage.SHADOW, 2, is_back=True)])
+def test_a_worker_that_is_said_to_be_gone_is_guarded_until_a_later_step(begins: Step) -> None:
+    back = PEERS._replace(step=2)
+    guard = Guard(begins)
+    guard.saw(back, 0)
+    assert not guard.is_on
+    guard.said_gone()
+    assert (guard.is_on, guard.strays, guard.number) == (True, True, 0)
+    guard.saw(back, 0)
+    guard.heard(begins)
+    assert guard.is_on, "a table that it knew, and a step that it had heard of, let it go no more"
+    guard.heard(Step(Stage.VALIDATE, 3))
+    guard.strays_ended()
+    assert (guard.is_on, guard.number) == (True, 3)
+    guard.heard(Step(Stage.SHADOW, 4, is_back=True))
+    guard.saw(PEERS._replace(step=4), 0)
+    assert not guard.is_on
+
+
+def test_a_worker_of_a_store_that_does_not_migrate_is_not_guarded_because_it_is_said_to_be_gone() -> None:
+    guard = Guard(Step(Stage.SHADOW, 2))
+    guard.heard(Step(Stage.OFF, 3))
+    guard.said_gone()
+    assert not guard.is_on
+
+
 def test_at_the_end_no_worker_is_guarded() -> None:
     guard = Guard(SWITCH)
     guard.heard(Step(Stage.OFF, 5))
@@ -282,6 +308,25 @@ def test_a_member_that_has_not_said_so_since_the_step_is_not_guarded() -> None:
     states = {"a": state(A, guarded=5), "b": state(B, guarded=2)}
     assert unguarded(Step(Stage.VALIDATE, 5), {"a", "b", "dead"}, states) == {"b", "dead"}
     assert not unguarded(Step(Stage.VALIDATE, 5), {"a"}, states)
+
+
+@pytest.mark.parametrize(
+    ("registered_at", "gone_as_of", "counts"),
+    [(7, None, True), (7, 7, False), (7, 6, True), (7, 8, False), (1, 0, True)],
+)
+def test_a_registration_counts_unless_its_worker_is_said_to_be_gone_since(
+    registered_at: int, gone_as_of: int | None, counts: bool
+) -> None:
+    gone = {"a": gone_as_of} if gone_as_of is not None else {}
+    assert counted({"a": registered_at, "b": 1}, gone) == ({"a", "b"} if counts else {"b"})
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [("7", 7), ("0", 0), (None, None), ("", None), ("-1", None), ("1.5", None), ("٣", None), ("9" * 21, None)],
+)
+def test_a_marker_says_as_of_when_a_worker_is_gone(value: str | None, found: int | None) -> None:
+    assert said_gone({} if value is None else {names.HEADER_GONE: value}) == found
 
 
 def test_the_end_waits_for_the_table_and_for_each_member() -> None:

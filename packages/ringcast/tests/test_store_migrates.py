@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
+import nats
 import pytest
 from ringcast._bus.bus import connected
 from ringcast._bus.nats_bus import NatsBus
@@ -22,7 +23,7 @@ from ringcast._protocol.sticky.fence import FenceTimes
 from ringcast._protocol.sticky.leader import LeaderTimes
 from ringcast._protocol.sticky.ownership import OwnedState
 from ringcast_testkit import PATIENCE_S, NatsServer, TcpProxy, end_task
-from ringcast_wire import LeaseRecord, Stage, event_within
+from ringcast_wire import LeaseRecord, Stage, event_within, names
 from ringcast_wire.migrating import Step, unguarded
 from ringcast_wire.owner_records import Rule, Table
 
@@ -235,10 +236,17 @@ class Fleet:
             node.share = frozenset(number for number, name in enumerate(owners) if name == node.name)
             node.migration.share(KEY, owners)
 
-    def take(self, step: Step) -> None:
+    def take(self, step: Step, *, without: Node | None = None) -> None:
         self.step = step
         for node in self.nodes:
-            node.migration.heard(step)
+            if node is not without:
+                node.migration.heard(step)
+
+    async def say_gone(self, name: str) -> None:
+        """As the config service does it, for an operator."""
+        state = f"$KV.{names.owners_bucket(self._store)}.{names.state_key(KEY, name)}"
+        async with await nats.connect(f"nats://127.0.0.1:{self._port}") as client:
+            await client.jetstream().publish(state, b"", headers={"KV-Operation": "DEL", names.HEADER_GONE: "0"})
 
     async def until_rule(self, rule: Rule, *, without: Node | None = None) -> None:
         await self.court.until(
@@ -318,6 +326,44 @@ async def test_a_worker_that_is_cut_off_in_the_switch_stops_at_its_fence(fleet: 
     cut.proxy.resume()
     await fleet.until_rule(Rule.OWNERS)
     await fleet.court.until(lambda: any(name == "c" and rule is Rule.OWNERS for name, _, rule, _ in fleet.court.served))
+
+
+async def test_a_worker_that_was_said_to_be_gone_starts_no_call_by_itself_once_it_is_back(fleet: Fleet) -> None:
+    """The others go on without it. It was cut off, and has heard of no step since."""
+    court, cut = fleet.court, fleet.nodes[2]
+    cut.proxy.cut()
+    others = fleet.nodes[:2]
+    fleet.take(VALIDATE, without=cut)
+    await court.until(lambda: fleet.unguarded() == {"c"})
+    await fleet.say_gone("c")
+    await court.until(lambda: "c" not in others[0].coordinator._records.states(KEY))
+    cut.share = frozenset()  # NATS brings it nothing to call for
+    cut.proxy.resume()
+    await court.until(lambda: cut.needs_admission)
+    assert cut.migration._guards[KEY].step == SHADOW
+    fleet.share_out()
+    begin = len(court.served)
+    assert set((await court.served_anew(Rule.PEERS)).values()) == {"a", "b", "c"}
+    assert all(token for _, _, _, token in court.served[begin:]), "each call was let start"
+    assert fleet.unguarded() == {"c"}, "as long as it has not heard of the step"
+    fleet.take(VALIDATE)
+    await court.until(lambda: not fleet.unguarded())
+    fleet.take(SWITCH)
+    await fleet.until_rule(Rule.OWNERS)
+    assert set((await court.served_anew(Rule.OWNERS)).values()) == {"a", "b", "c"}
+
+
+async def test_no_worker_waits_for_one_that_is_said_to_be_gone(fleet: Fleet) -> None:
+    court, dead = fleet.court, fleet.nodes[2]
+    dead.proxy.cut()
+    dead.share = frozenset()
+    fleet.take(VALIDATE, without=dead)
+    fleet.take(SWITCH, without=dead)  # an operator whom nothing keeps from it
+    await court.until(lambda: fleet.unguarded() == {"c"})
+    assert all(node.table is not None and node.table.rule is Rule.PEERS for node in fleet.nodes[:2])
+    await fleet.say_gone("c")
+    await fleet.until_rule(Rule.OWNERS, without=dead)
+    assert set((await court.served_anew(Rule.OWNERS)).values()) == {"a", "b"}
 
 
 async def test_a_worker_that_starts_in_the_migration_is_guarded_from_its_first_call(fleet: Fleet) -> None:

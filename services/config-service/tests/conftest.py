@@ -37,16 +37,20 @@ from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S, NatsServer, PostgresServer
 from ringcast_wire import (
     ChunkAssembler,
+    ErrorCode,
     Event,
+    NodeRecord,
     RingcastError,
     StoreSettings,
     UnavailableError,
     check_row,
     decode_event,
+    encode_record,
     error_from_code,
     names,
 )
-from ringcast_wire.grpc import ConfigServiceStub, pb
+from ringcast_wire.grpc import ConfigServiceStub, error_from_rpc, pb
+from ringcast_wire.owner_records import Entry, Rule, State, Table, encode_state, encode_table
 
 Rows = dict[str, str | None]
 _LOCK_TIMEOUT_MS = 60_000
@@ -288,6 +292,11 @@ class Clients:
     async def migrate(self, request: pb.MigrateStoreRequest) -> pb.Store:
         return await self.patiently(self.stub.MigrateStore, request)
 
+    async def is_refused(self, call: Any, match: str, code: ErrorCode = ErrorCode.INVALID_INPUT) -> None:
+        with pytest.raises(grpc.aio.AioRpcError, match=match) as caught:
+            await call
+        assert error_from_rpc(caught.value).code is code
+
     async def patiently(self, call: Callable[[Any], Any], request: Any) -> pb.Store:
         """Calls again, as clients do, while NATS does not answer in time: the step in the database was taken then."""
         async with asyncio.timeout(PATIENCE_S):
@@ -393,6 +402,45 @@ async def service(nats_url: str, tmp_path: Path) -> AsyncIterator[Running]:
     """An instance on SQLite beside the shared NATS server."""
     async with running(nats_url, f"sqlite:{tmp_path / 'ringcast.db'}") as found:
         yield found
+
+
+@dataclass
+class Workers:
+    """What workers of the key `k` of a store that migrates would write, and its operator."""
+
+    service: Running
+    store: str
+
+    async def put(self, bucket: str, name: str, data: bytes, headers: dict[str, str] | None = None) -> None:
+        await self.service.nc.jetstream().publish(f"$KV.{bucket}.{name}", data, headers=headers)
+
+    async def register(self, worker_id: str, lease: str = "", *, key: str = "k") -> None:
+        record = encode_record(NodeRecord(slot=0, lease=lease or worker_id, incarnation="1"))
+        await self.put(names.nodes_bucket(self.store), names.node_key(key, worker_id), record)
+
+    async def leave(self, worker_id: str, *, may_call: bool = False) -> None:
+        headers = {"KV-Operation": "DEL"} | ({names.HEADER_MAY_CALL: "1"} if may_call else {})
+        await self.put(names.nodes_bucket(self.store), names.node_key("k", worker_id), b"", headers)
+
+    async def say(self, worker_id: str, guarded: int, *, session: int = 0, agent: str = "") -> None:
+        data = encode_state(State(lease=worker_id, session=session, guarded=guarded, agent=agent))
+        await self.put(names.owners_bucket(self.store), names.state_key("k", worker_id), data)
+
+    async def table(self, rule: Rule, number: int) -> None:
+        data = encode_table(Table(1, (Entry(None, 1),) * 8, rule, 1, (), number))
+        await self.put(names.owners_bucket(self.store), names.table_key("k"), data)
+
+    async def go(self, stage: pb.MigrationStage, *gone: str) -> int:
+        request = pb.MigrateStoreRequest(name=self.store, stage=stage, gone=gone)
+        return int((await self.service.migrate(request)).migration.number)
+
+    async def is_refused(self, stage: pb.MigrationStage, match: str) -> None:
+        await self.service.is_refused(self.go(stage), match, ErrorCode.CONDITION_FAILED)
+
+
+@pytest.fixture
+def workers(service: Running, store_name: str) -> Workers:
+    return Workers(service, store_name)
 
 
 TOKEN = "a-token-of-more-than-sixteen-characters"

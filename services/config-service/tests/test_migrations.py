@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -13,7 +13,6 @@ from ringcast_config_service.nats.steps import ensure_step
 from ringcast_config_service.repository import StoreRecord, make_repository
 from ringcast_wire import (
     ConditionFailedError,
-    ErrorCode,
     Migration,
     MismatchError,
     Stage,
@@ -25,11 +24,12 @@ from ringcast_wire import (
     names,
 )
 from ringcast_wire.ended_sessions import Span, encode_gone
-from ringcast_wire.grpc import error_from_rpc, pb
-from ringcast_wire.owner_records import Entry, Rule, State, Table, encode_state, encode_table
+from ringcast_wire.grpc import pb
+from ringcast_wire.owner_records import Rule
 
 Running = Any  # of conftest.py
 Bench = Any  # of conftest.py
+Workers = Any  # of conftest.py
 
 SHADOW, OFF = pb.MIGRATION_STAGE_SHADOW, pb.MIGRATION_STAGE_OFF
 VALIDATE, SWITCH = pb.MIGRATION_STAGE_VALIDATE, pb.MIGRATION_STAGE_SWITCH
@@ -49,12 +49,6 @@ async def entries(service: Running, store: str) -> dict[str, bytes]:
         except KeyNotFoundError:
             continue
     return found
-
-
-async def is_refused(call: Any, match: str, code: ErrorCode = ErrorCode.INVALID_INPUT) -> None:
-    with pytest.raises(grpc.aio.AioRpcError, match=match) as caught:
-        await call
-    assert error_from_rpc(caught.value).code is code
 
 
 async def test_a_step_names_the_one_before(bench: Bench) -> None:
@@ -114,65 +108,25 @@ async def test_what_is_refused(service: Running, store_name: str) -> None:
     await service.create(store_name)
     migrate = service.migrate
     switch = pb.MigrateStoreRequest(name=store_name, stage=pb.MIGRATION_STAGE_SWITCH)
-    await is_refused(migrate(switch), "is at the stage off: it can't go to switch, only to shadow")
-    await is_refused(migrate(pb.MigrateStoreRequest(name=store_name)), "stage 0 is unknown")
+    await service.is_refused(migrate(switch), "is at the stage off: it can't go to switch, only to shadow")
+    await service.is_refused(migrate(pb.MigrateStoreRequest(name=store_name)), "stage 0 is unknown")
     times = pb.MigrateStoreRequest(name=store_name, stage=SHADOW, lease_ttl_ms=2_000, call_bound_ms=1_900)
-    await is_refused(migrate(times), "call_bound_ms 1900 is out of range")
+    await service.is_refused(migrate(times), "call_bound_ms 1900 is out of range")
     await migrate(pb.MigrateStoreRequest(name=store_name, stage=SHADOW))
     times.call_bound_ms = 200
-    await is_refused(migrate(times), "lease_ttl_ms of store .* can't become 2000")
+    await service.is_refused(migrate(times), "lease_ttl_ms of store .* can't become 2000")
     times.stage = OFF
-    await is_refused(migrate(times), "lease_ttl_ms 2000 goes with the step to shadow alone")
-    await is_refused(migrate(switch), "is at the stage shadow: it can't go to switch, only to off, validate")
+    await service.is_refused(migrate(times), "lease_ttl_ms 2000 goes with the step to shadow alone")
+    await service.is_refused(migrate(switch), "is at the stage shadow: it can't go to switch, only to off, validate")
     sticky, full = f"{store_name}-sticky", f"{store_name}-full"
     await service.create(sticky, strategy=pb.STRATEGY_STICKY)
     await service.create(full, mode=pb.MODE_FULL)
-    await is_refused(migrate(pb.MigrateStoreRequest(name=sticky, stage=SHADOW)), "strategy sticky already")
-    await is_refused(migrate(pb.MigrateStoreRequest(name=full, stage=SHADOW)), "only PARTITIONED has owners")
+    await service.is_refused(migrate(pb.MigrateStoreRequest(name=sticky, stage=SHADOW)), "strategy sticky already")
+    await service.is_refused(migrate(pb.MigrateStoreRequest(name=full, stage=SHADOW)), "only PARTITIONED has owners")
 
 
-@dataclass
-class Workers:
-    """What workers of one key of a store would write."""
-
-    service: Running
-    store: str
-
-    async def _put(self, bucket: str, name: str, data: bytes) -> None:
-        await self.service.nc.jetstream().publish(f"$KV.{bucket}.{name}", data)
-
-    async def register(self, worker_id: str) -> None:
-        await self._put(names.nodes_bucket(self.store), names.node_key("k", worker_id), b"{}")
-
-    async def leave(self, worker_id: str, *, may_call: bool = False) -> None:
-        subject = f"$KV.{names.nodes_bucket(self.store)}.{names.node_key('k', worker_id)}"
-        headers = {"KV-Operation": "DEL"} | ({names.HEADER_MAY_CALL: "1"} if may_call else {})
-        await self.service.nc.jetstream().publish(subject, b"", headers=headers)
-
-    async def say(self, worker_id: str, guarded: int, *, session: int = 0, agent: str = "") -> None:
-        data = encode_state(State(lease=worker_id, session=session, guarded=guarded, agent=agent))
-        await self._put(names.owners_bucket(self.store), names.state_key("k", worker_id), data)
-
-    async def ends(self, agent: str, worker_id: str) -> None:
-        """An agent says that the process of the session 1 of a worker has ended."""
-        bucket = names.owners_bucket(self.store)
-        await self._put(bucket, names.gone_key("k", agent), encode_gone({worker_id: Span(1, 1)}))
-
-    async def table(self, rule: Rule, number: int) -> None:
-        data = encode_table(Table(1, (Entry(None, 1),) * 8, rule, 1, (), number))
-        await self._put(names.owners_bucket(self.store), names.table_key("k"), data)
-
-    async def go(self, stage: pb.MigrationStage) -> int:
-        request = pb.MigrateStoreRequest(name=self.store, stage=stage)
-        return int((await self.service.migrate(request)).migration.number)
-
-    async def is_refused(self, stage: pb.MigrationStage, match: str) -> None:
-        await is_refused(self.go(stage), match, ErrorCode.CONDITION_FAILED)
-
-
-async def test_steps_that_the_workers_are_not_ready_for(service: Running, store_name: str) -> None:
+async def test_steps_that_the_workers_are_not_ready_for(service: Running, store_name: str, workers: Workers) -> None:
     await service.create(store_name)
-    workers = Workers(service, store_name)
     await workers.go(SHADOW)
     for worker_id in ("a", "b"):
         await workers.register(worker_id)
@@ -198,11 +152,10 @@ async def test_steps_that_the_workers_are_not_ready_for(service: Running, store_
     await workers.go(OFF)
 
 
-async def test_the_finish_is_for_good(service: Running, store_name: str) -> None:
+async def test_the_finish_is_for_good(service: Running, store_name: str, workers: Workers) -> None:
     created = await service.create(store_name)
-    workers = Workers(service, store_name)
     await service.migrate(pb.MigrateStoreRequest(name=store_name, stage=SHADOW, lease_ttl_ms=2_000, call_bound_ms=200))
-    await is_refused(workers.go(FINISH), "is at the stage shadow: it can't go to finish, only to off, validate")
+    await service.is_refused(workers.go(FINISH), "is at the stage shadow: it can't go to finish, only to off, validate")
     await workers.register("a")
     await workers.say("a", 0)
     number = await workers.go(VALIDATE)
@@ -226,7 +179,7 @@ async def test_the_finish_is_for_good(service: Running, store_name: str) -> None
     assert (locked.strategy, locked.lease_ttl_ms) == (Strategy.JUMP, None)
     assert (now.strategy, now.lease_ttl_ms, now.call_bound_ms) == (Strategy.STICKY, 2_000, 200)
     for stage in (OFF, SHADOW, VALIDATE, SWITCH):
-        await is_refused(workers.go(stage), "has the strategy sticky already")
+        await service.is_refused(workers.go(stage), "has the strategy sticky already")
     sticky = {"strategy": pb.STRATEGY_STICKY, "lease_ttl_ms": 2_000, "call_bound_ms": 200}
     assert (await service.create(store_name, **sticky)).migration.number == finished, "it is there with these settings"
     with pytest.raises(
@@ -235,33 +188,34 @@ async def test_the_finish_is_for_good(service: Running, store_name: str) -> None
         await service.create(store_name)
 
 
-async def test_a_finish_that_the_database_has_forgotten_is_taken_again(service: Running, store_name: str) -> None:
+async def test_a_finish_that_the_database_has_forgotten_is_taken_again(
+    service: Running, store_name: str, workers: Workers
+) -> None:
     """It was restored to an earlier state."""
     await service.create(store_name)
-    workers = Workers(service, store_name)
     number = await workers.go(SHADOW) + 10
     bucket = await service.nc.jetstream().key_value(names.meta_bucket(store_name))
     await bucket.put(names.META_MIGRATION, encode_migration(step(Stage.FINISH, number)))
-    await is_refused(workers.go(OFF), "has the strategy sticky already")
+    await service.is_refused(workers.go(OFF), "has the strategy sticky already")
     assert await workers.go(FINISH) == number
     found = await service.stub.GetStore(pb.GetStoreRequest(name=store_name))
     assert (found.strategy, found.lease_ttl_ms) == (pb.STRATEGY_STICKY, 2_000)
 
 
 async def test_a_worker_whose_agent_has_seen_its_process_end_is_not_waited_for(
-    service: Running, store_name: str
+    service: Running, store_name: str, workers: Workers
 ) -> None:
     """It was killed before it could hear of the validation."""
     await service.create(store_name)
-    workers = Workers(service, store_name)
     await workers.go(SHADOW)
     await workers.say("a", 0, session=1, agent="host-1")
     await workers.go(VALIDATE)
     waits = "from validate to switch yet: workers a of key 'k' are not guarded"
     await workers.is_refused(SWITCH, waits)
-    await workers.ends("host-2", "a")
+    seen, owners = encode_gone({"a": Span(1, 1)}), names.owners_bucket(store_name)
+    await workers.put(owners, names.gone_key("k", "host-2"), seen)
     await workers.is_refused(SWITCH, waits)  # not its agent
-    await workers.ends("host-1", "a")
+    await workers.put(owners, names.gone_key("k", "host-1"), seen)
     await workers.register("a")
     await workers.is_refused(SWITCH, waits)  # another process of this id may have registered
     await workers.leave("a")
@@ -269,11 +223,10 @@ async def test_a_worker_whose_agent_has_seen_its_process_end_is_not_waited_for(
 
 
 async def test_a_worker_whose_registration_its_agent_has_deleted_is_waited_for(
-    service: Running, store_name: str
+    service: Running, store_name: str, workers: Workers
 ) -> None:
     """It had no time to say anything of itself, and may be halted within a call, or cut off."""
     await service.create(store_name)
-    workers = Workers(service, store_name)
     await workers.go(SHADOW)
     await workers.register("a")
     await workers.leave("a", may_call=True)
@@ -297,9 +250,10 @@ async def test_a_worker_whose_registration_its_agent_has_deleted_is_waited_for(
     await workers.go(OFF)
 
 
-async def test_a_worker_that_is_guarded_since_an_earlier_step_is_not_guarded(service: Running, store_name: str) -> None:
+async def test_a_worker_that_is_guarded_since_an_earlier_step_is_not_guarded(
+    service: Running, store_name: str, workers: Workers
+) -> None:
     await service.create(store_name)
-    workers = Workers(service, store_name)
     await workers.go(SHADOW)
     await workers.register("a")
     await workers.say("a", 0)
@@ -310,23 +264,24 @@ async def test_a_worker_that_is_guarded_since_an_earlier_step_is_not_guarded(ser
     await workers.is_refused(SWITCH, "workers a of key 'k' are not guarded")
 
 
-async def test_a_step_that_the_database_has_forgotten_counts(service: Running, store_name: str) -> None:
+async def test_a_step_that_the_database_has_forgotten_counts(
+    service: Running, store_name: str, workers: Workers
+) -> None:
     """It was restored to an earlier state, while owners serve the store."""
     await service.create(store_name)
-    workers = Workers(service, store_name)
     number = await workers.go(SHADOW) + 10
     bucket = await service.nc.jetstream().key_value(names.meta_bucket(store_name))
     await bucket.put(names.META_MIGRATION, encode_migration(step(Stage.SWITCH, number)))
-    await is_refused(workers.go(OFF), "is at the stage switch: it can't go to off, only to shadow")
+    await service.is_refused(workers.go(OFF), "is at the stage switch: it can't go to off, only to shadow")
     assert await workers.go(SHADOW) > number
     assert decode_migration((await entries(service, store_name))[names.META_MIGRATION]).is_back
     await workers.go(OFF)
 
 
-async def test_a_server_that_lags_behind_is_not_believed(service: Running, store_name: str) -> None:
+async def test_a_server_that_lags_behind_is_not_believed(service: Running, store_name: str, workers: Workers) -> None:
     """It has not heard of the last registration yet."""
     await service.create(store_name)
-    workers, js = Workers(service, store_name), service.nc.jetstream()
+    js = service.nc.jetstream()
     await workers.register("a")
     assert set((await read_bucket(js, names.nodes_bucket(store_name))).entries) == {"k.a"}
 

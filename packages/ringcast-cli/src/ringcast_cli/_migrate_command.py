@@ -80,6 +80,12 @@ class KeyShadow:
     metavar="DURATION",
     help=f"With --phase shadow: as of `store create` [default: {DEFAULT_CALL_BOUND_MS // 1000}s].",
 )
+@click.option(
+    "--gone",
+    multiple=True,
+    metavar="WORKER",
+    help="A worker that is gone for good, which is not to be waited for; repeatable. Your word is all that it goes by.",
+)
 @wait_options("Until the stage has come about in every worker: see below.")
 @shared_options("servers", "service", "timeout")
 @click.pass_context
@@ -99,6 +105,12 @@ def migrate(context: click.Context, /, name: str, **given: Any) -> None:
     shadow once every worker takes part, for validate once each is guarded, for switch once owners are served, and for
     back once no worker is guarded any more.
 
+    A worker that was killed before it was guarded, and has no agent that has seen its end, is waited for until it is
+    started again, for a day at most. Where it never will be, since its machine is destroyed, say so with --gone: no
+    process of it runs, none is halted or cut off, and none will start with its cache. One that goes on all the same
+    has calls beside those of the owners. A worker that gives a sign of life is refused. Give --gone with any phase;
+    once is enough for all that follow.
+
     Before that, have the service, the workers and the tools of the store be of this version or a later one: older ones
     refuse the store until it is off again.
     """
@@ -109,6 +121,9 @@ def migrate(context: click.Context, /, name: str, **given: Any) -> None:
     stage = None if phase is None else _PHASES[phase]
     if given["wait"] and stage in (None, Stage.OFF, Stage.FINISH):
         raise click.UsageError("--wait goes with --phase shadow, validate, switch and back", context)
+    gone = given["gone"]
+    if gone and stage is None:
+        raise click.UsageError("--gone goes with --phase", context)
     times = {which: given[which] for which in ("lease_ttl_ms", "call_bound_ms")}
     if phase != stage_name(Stage.SHADOW) and any(value is not None for value in times.values()):
         raise click.UsageError("--lease-ttl and --call-bound go with --phase shadow", context)
@@ -120,7 +135,7 @@ def migrate(context: click.Context, /, name: str, **given: Any) -> None:
             else:
                 if stage is Stage.SHADOW:
                     _check_way(await client.get_store(name), is_back=phase == _BACK)
-                info = await client.migrate_store(name, stage, **times)
+                info = await client.migrate_store(name, stage, gone=gone, **times)
         step = info.migration
         if given["wait"]:
             keys = await _wait(config, info, str(phase), given["patience"])

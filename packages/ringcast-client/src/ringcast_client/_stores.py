@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from ringcast_wire import MAX_LEASE_TTL_MS, MIN_LEASE_TTL_MS, NO_POLICY, Mode, Stage, StorePolicy, Strategy, names
+from ringcast_wire import (
+    MAX_LEASE_TTL_MS,
+    MIN_LEASE_TTL_MS,
+    NO_POLICY,
+    Mode,
+    Stage,
+    StorePolicy,
+    Strategy,
+    check_gone,
+    names,
+)
 from ringcast_wire.grpc import MODES, STAGES, STRATEGIES, pb
 
 from ringcast_client._calls import Calls
@@ -119,7 +129,13 @@ class StoreCalls:
         return store_info(await self._calls.unary(self._calls.rpc.UpdateStore, request))
 
     async def migrate_store(
-        self, name: str, stage: Stage, *, lease_ttl_ms: int | None = None, call_bound_ms: int | None = None
+        self,
+        name: str,
+        stage: Stage,
+        *,
+        lease_ttl_ms: int | None = None,
+        call_bound_ms: int | None = None,
+        gone: Sequence[str] = (),
     ) -> StoreInfo:
         """Takes a step of the migration of a store to exclusive ownership; returns the store as it is then.
 
@@ -129,13 +145,21 @@ class StoreCalls:
         nothing changes. ``lease_ttl_ms`` and ``call_bound_ms`` go with the step to ``SHADOW`` alone, and are as for
         :meth:`create_store`.
 
+        ``gone``: ids of up to 200 workers that are gone for good. Nothing waits for them from then on, also where the
+        step is not taken. It is your word that no process of them runs, or goes on: otherwise rows may have two owners.
+
         Raises:
-            InvalidInputError: the store can't go to that stage; or a time is out of range, or does not go with it.
-            ConditionFailedError: the workers are not ready for it; or another step was taken at this moment.
+            InvalidInputError: the store can't go to that stage; or a time is out of range, or does not go with it; or
+                ``gone`` has a name twice, or one that the store has no record of.
+            LimitExceededError: ``gone`` has more than 200 workers.
+            ConditionFailedError: the workers are not ready for it; or another step was taken at this moment; or one
+                that is said to be gone gives a sign of life.
             UnavailableError: NATS does not answer. If the step is taken, the service goes on trying.
             UnknownStoreError, StoreDeletedError: there is no such store.
         """
-        request = pb.MigrateStoreRequest(name=names.check_name("store", name), stage=STAGES[stage])
+        request = pb.MigrateStoreRequest(
+            name=names.check_name("store", name), stage=STAGES[stage], gone=check_gone(gone)
+        )
         _set_times(request, lease_ttl_ms, call_bound_ms)
         return store_info(await self._calls.unary(self._calls.rpc.MigrateStore, request))
 

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Annotated, Final, Literal
 
 import msgspec
 
-from ringcast_wire._errors import InvalidInputError, ProtocolError
+from ringcast_wire import _limits as limits
+from ringcast_wire import _names as names
+from ringcast_wire._errors import InvalidInputError, LimitExceededError, ProtocolError
 from ringcast_wire._ownership_times import check_ownership_times
 
 MIGRATING_WIRE_VERSION: Final = 2
@@ -68,6 +71,23 @@ class Migration(msgspec.Struct, frozen=True, kw_only=True):
     def is_finished(self) -> bool:
         """Whether the store has the strategy ``sticky`` by now, whatever it was created with."""
         return self.stage is Stage.FINISH
+
+
+def check_gone(workers: Sequence[str]) -> tuple[str, ...]:
+    """Returns the workers that are said to be gone if they may be named in one request.
+
+    Raises:
+        InvalidInputError: one can't be that of a worker, or is there twice.
+        LimitExceededError: they are more than a key may have workers.
+    """
+    if len(workers) > limits.MAX_WORKERS_PER_KEY:
+        raise LimitExceededError(
+            f"gone has {len(workers)} workers: at most {limits.MAX_WORKERS_PER_KEY} are allowed", field="gone"
+        )
+    for at, name in enumerate(workers):
+        if names.check_name("gone", name) in workers[:at]:
+            raise InvalidInputError(f"gone names the worker {name!r} twice", field="gone")
+    return tuple(workers)
 
 
 def stage_name(stage: Stage) -> str:

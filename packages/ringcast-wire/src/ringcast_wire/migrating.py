@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from ringcast_wire import _names as names
 from ringcast_wire._migration import Migration, Stage
 from ringcast_wire.ended_sessions import Span
 from ringcast_wire.owner_records import Rule, State, Table
+
+_DIGITS: Final = 20
+"""Of a revision."""
 
 
 class Step(NamedTuple):
@@ -37,6 +41,23 @@ class Step(NamedTuple):
     def rule(self) -> Rule:
         """The rule that the leader is to bring about."""
         return Rule.OWNERS if self.stage >= Stage.SWITCH else Rule.PEERS
+
+
+def said_gone(headers: Mapping[str, str]) -> int | None:
+    """Of the marker in place of a state: as of which revision of its registration an operator has said that its worker
+    is gone; ``None``: none has said so."""
+    value = headers.get(names.HEADER_GONE, "")
+    return int(value) if value.isascii() and value.isdecimal() and len(value) <= _DIGITS else None
+
+
+def counted(registrations: Mapping[str, int], gone: Mapping[str, int]) -> set[str]:
+    """The workers whose registrations count: all but those that were last written before an operator said that the
+    worker is gone.
+
+    ``registrations``: by worker, the revision of its registration, or of the marker of one that counts. ``gone``: by
+    worker, as :func:`said_gone` has it. A later registration is another process's, or of one that is not gone.
+    """
+    return {name for name, revision in registrations.items() if revision > gone.get(name, -1)}
 
 
 def possible_members(registered: Collection[str], states: Mapping[str, State], ended: Mapping[str, Span]) -> set[str]:

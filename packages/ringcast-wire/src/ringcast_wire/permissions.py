@@ -62,8 +62,8 @@ class Worker:
 
 def service_user() -> User:
     """The config service: makes streams and buckets, removes those of purged stores, publishes events, answers, asks
-    workers how far they are, and removes dead letters: leases, members and settings are in buckets that no message can
-    be deleted from."""
+    workers how far they are, removes dead letters, and says which workers are gone: leases, members and settings are in
+    buckets that no message can be deleted from."""
     settings = (*StoreSettings.__struct_fields__, names.SETTING_HISTORY, names.META_DELETED, names.META_MIGRATION)
     publish = [
         "$JS.API.INFO",
@@ -79,6 +79,8 @@ def service_user() -> User:
         # The purge of a key ends what operators want of it.
         f"$JS.API.DIRECT.GET.*.$KV.*.{names.wishes_key('*')}",
         f"$KV.*.{names.wishes_key('*')}",
+        # Of a worker that an operator says is gone, the service deletes what it has said of itself.
+        f"$KV.*.{names.state_key('*', '*')}",
         f"$JS.API.STREAM.MSG.GET.KV_{names.CLUSTER_BUCKET}",
         f"$KV.{names.CLUSTER_BUCKET}.services.*",
         f"$KV.{names.CLUSTER_BUCKET}.wishes.services.*",

@@ -25,7 +25,7 @@ from ringcast_wire import (
     UnknownStoreError,
     names,
 )
-from ringcast_wire.migrating import Step, possible_members, unguarded
+from ringcast_wire.migrating import Step, counted, possible_members, unguarded
 from ringcast_wire.owner_records import RECORD_AGE_S, Phase, Rule, Session
 
 from ringcast._bus.tools import StoredEntry, ToolBus, answered_within, ask, open_bus, read_bucket, read_stored_entries
@@ -205,6 +205,8 @@ class _Buckets:
     """When what a worker of a store that migrates has written was stored: by ``registered/`` or ``said/`` and name."""
     left: frozenset[str] = frozenset()
     """Registrations that were deleted while calls of their workers may have run, or may begin again from a disk."""
+    gone: frozenset[str] = frozenset()
+    """Registrations, deleted ones too, of workers that an operator has since said are gone."""
 
 
 async def _read(servers: Sequence[str], store: str, keys: str, timeout_s: float) -> _Buckets:
@@ -254,10 +256,21 @@ async def _read_migrating(
     nodes, said = await read(names.nodes_bucket(store), keys), await read(names.owners_bucket(store), keys)
     said |= await read(names.owners_bucket(store), names.session_key("*"))
     left = frozenset(name for name, entry in nodes.items() if entry.data is None and entry.may_call)
+    gone = _declared_gone(nodes, said)
     signs = {f"registered/{name}": entry.stored_s for name, entry in nodes.items() if entry.data or name in left}
     signs |= {f"said/{name}": entry.stored_s for name, entry in said.items() if entry.data}
     data = [{name: entry.data for name, entry in found.items() if entry.data} for found in (nodes, said)]
-    return _Buckets(settings, data[0], leases, data[1], {}, step, signs, left)
+    return _Buckets(settings, data[0], leases, data[1], {}, step, signs, left, gone)
+
+
+def _declared_gone(nodes: Mapping[str, StoredEntry], said: Mapping[str, StoredEntry]) -> frozenset[str]:
+    found = set()
+    for name, entry in nodes.items():
+        key, _, worker_id = name.partition(".")
+        state = said.get(names.state_key(key, worker_id)) if "." not in worker_id else None
+        if state is not None and state.gone is not None and not counted({name: entry.revision}, {name: state.gone}):
+            found.add(name)
+    return frozenset(found)
 
 
 async def require_key(servers: Sequence[str], store: str, key: str, timeout_s: float) -> None:
@@ -304,20 +317,23 @@ def _topology(read: _Buckets, store: str, key: str) -> Topology:
             else:
                 members.append(_member(worker_id, record, lease, owned.get(worker_id, [])))
     left = {name.partition(".")[2] for name in read.left if name.partition(".")[0] == key and name.count(".") == 1}
-    shadow = _shadow(step, migrating, members, left, read.signs) if step is not None and migrating is not None else None
+    enrolled = {each for each in {*(member.worker_id for member in members), *left} if f"{key}.{each}" not in read.gone}
+    shadow = None
+    if step is not None and migrating is not None:
+        shadow = _shadow(step, migrating, members, enrolled, read.signs)
     return Topology(store, key, settings, tuple(members), owner_of, shadow=shadow)
 
 
 def _shadow(
-    step: Migration, records: KeyRecords, members: Sequence[Member], left: set[str], signs: Mapping[str, float]
+    step: Migration, records: KeyRecords, members: Sequence[Member], enrolled: set[str], signs: Mapping[str, float]
 ) -> Shadow:
+    """``enrolled``: workers that are registered, or have left while calls may have run, and are not said to be gone."""
     table, states = records.table, records.states
-    registered = {member.worker_id for member in members}
     is_current = table is not None and table.step == step.number
     said = {Session(name, state.lease, state.session) for name, state in states.items() if state.session}
     workers = said if table is None or table.rule is not Rule.PEERS else said & set(table.peers)
-    not_guarded = unguarded(Step.of(step), possible_members(registered | left, states, records.ended), states)
-    guarded = {name for name in registered | left if name in states and states[name].guarded}
+    not_guarded = unguarded(Step.of(step), possible_members(enrolled, states, records.ended), states)
+    guarded = {name for name in enrolled if name in states and states[name].guarded}
     calling = {each.worker_id for each in table.peers if not records.has_stopped(each)} if table is not None else set()
     if table is None or table.rule is not Rule.NOBODY:
         calling = set()

@@ -20,6 +20,7 @@ from ringcast_config_service.lifecycle import Lifecycle
 from ringcast_config_service.maintenance import Duty, Maintenance, Term
 from ringcast_config_service.nats.broker import AccountWatch
 from ringcast_config_service.nats.fetch_server import FetchServer
+from ringcast_config_service.nats.gone import GoneWorkers
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.nats.relay import Relay
 from ringcast_config_service.policies import Policies
@@ -79,7 +80,11 @@ class Core:
         self.audit = AuditTrail(repository.audit, repository, retention_ms=config.audit_retention_ms)
         self.access = Access(repository.roles, telemetry.measures.refusals, self.audit)
         self.lifecycle = Lifecycle(
-            repository, self.provisioner, retention_ms=config.deletion_retention_ms, forget=self._forget
+            repository,
+            self.provisioner,
+            gone=GoneWorkers(nc, js, repository.audit),
+            retention_ms=config.deletion_retention_ms,
+            forget=self._forget,
         )
         self.policies = Policies(repository, forget=self.handlers.forget)
         self.proofs = Proofs(nc, js, repository, instance_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -17,6 +17,7 @@ from ringcast_wire import (
     Stage,
     StoreSettings,
     Strategy,
+    check_gone,
     check_ownership_times,
     limits,
     names,
@@ -25,6 +26,7 @@ from ringcast_wire import (
 
 from ringcast_config_service.maintenance import Term
 from ringcast_config_service.migrations import next_step
+from ringcast_config_service.nats.gone import GoneWorkers
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.repository import (
     SERVICE,
@@ -48,6 +50,7 @@ class Lifecycle:
         repository: Repository,
         provisioner: Provisioner,
         *,
+        gone: GoneWorkers,
         retention_ms: int,
         forget: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -55,6 +58,7 @@ class Lifecycle:
         self._stores = repository.stores
         self._deletions = repository.deletions
         self._provisioner = provisioner
+        self._gone = gone
         self._retention_ms = retention_ms
         self._forget = forget
 
@@ -91,15 +95,31 @@ class Lifecycle:
         return found
 
     async def migrate_store(
-        self, name: str, stage: Stage, *, lease_ttl_ms: int | None, call_bound_ms: int | None, by: Authorship = SERVICE
+        self,
+        name: str,
+        stage: Stage,
+        *,
+        lease_ttl_ms: int | None,
+        call_bound_ms: int | None,
+        gone: Sequence[str] = (),
+        by: Authorship = SERVICE,
     ) -> StoreInfo:
         """Takes a step of a migration, if the workers are ready for it, and returns once NATS has it.
 
-        The database refuses it where another step was taken since the workers were looked at.
+        The database refuses it where another step was taken since the workers were looked at. Nothing waits for the
+        workers that are ``gone`` from then on, whether the step is taken or not.
         """
+        check_gone(gone)
         found = await self._stores.get_store(names.check_name("name", name))
         record = replace(found.record, migration=await self._provisioner.last_step(found.record))
         step = next_step(record, stage, lease_ttl_ms, call_bound_ms, await self._clock.clock_ms())
+        if gone:
+            if record.migration is None or not record.migration.is_on:
+                raise InvalidInputError(
+                    f"store {name!r} does not migrate: it waits for no worker that could be gone", field="gone"
+                )
+            await self._provisioner.ensure(record)
+            await self._gone.declare(record, gone, by)
         if step is not None:
             await self._provisioner.check_step(record, stage)
         elif record.migration != found.record.migration:

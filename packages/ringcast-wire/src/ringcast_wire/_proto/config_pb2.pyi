@@ -382,16 +382,18 @@ class Migration(_message.Message):
     def __init__(self, stage: _Optional[_Union[MigrationStage, str]] = ..., number: _Optional[int] = ..., lease_ttl_ms: _Optional[int] = ..., call_bound_ms: _Optional[int] = ...) -> None: ...
 
 class MigrateStoreRequest(_message.Message):
-    __slots__ = ("name", "stage", "lease_ttl_ms", "call_bound_ms")
+    __slots__ = ("name", "stage", "lease_ttl_ms", "call_bound_ms", "gone")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     LEASE_TTL_MS_FIELD_NUMBER: _ClassVar[int]
     CALL_BOUND_MS_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
     name: str
     stage: MigrationStage
     lease_ttl_ms: int
     call_bound_ms: int
-    def __init__(self, name: _Optional[str] = ..., stage: _Optional[_Union[MigrationStage, str]] = ..., lease_ttl_ms: _Optional[int] = ..., call_bound_ms: _Optional[int] = ...) -> None: ...
+    gone: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., stage: _Optional[_Union[MigrationStage, str]] = ..., lease_ttl_ms: _Optional[int] = ..., call_bound_ms: _Optional[int] = ..., gone: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CreateStoreRequest(_message.Message):
     __slots__ = ("name", "partition_count", "mode", "strategy", "inline_max_bytes", "lease_ttl_ms", "call_bound_ms")

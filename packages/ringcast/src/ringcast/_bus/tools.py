@@ -14,6 +14,7 @@ import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from ringcast_wire import ChunkAssembler, UnavailableError, names, take_answer, without_passwords
+from ringcast_wire.migrating import said_gone
 
 from ringcast._bus.bus import Message
 from ringcast._bus.kv import EXPECTED, WRONG_SEQUENCE, expected
@@ -30,13 +31,15 @@ _GONE: Final = ("KV-Operation", "Nats-Marker-Reason")
 class StoredEntry(NamedTuple):
     """A message of a bucket. ``data`` is ``None`` where the entry is gone; ``stored_s``: by the server's clock.
 
-    ``may_call``: of a registration that is gone, that calls of its worker may have run.
+    ``may_call``: of a registration that is gone, that calls of its worker may have run. ``gone``: of a state that is
+    gone, that an operator has said so of its worker, as of this revision of its registration.
     """
 
     revision: int
     data: bytes | None
     stored_s: float
     may_call: bool
+    gone: int | None
 
 
 ToolBus: TypeAlias = Client
@@ -223,9 +226,9 @@ async def _read_page(
                 is_gone = not message.data or any(name in headers for name in _GONE)
                 entries.pop(key, None)
                 stored_s = datetime.fromisoformat(headers["Nats-Time-Stamp"]).timestamp()
-                entries[key] = StoredEntry(
-                    last, None if is_gone else message.data, stored_s, names.HEADER_MAY_CALL in headers
-                )
+                data = None if is_gone else message.data
+                may_call, gone = names.HEADER_MAY_CALL in headers, said_gone(headers)
+                entries[key] = StoredEntry(last, data, stored_s, may_call, gone)
             elif status == _END:
                 return last + 1 if last and int(headers.get("Nats-Num-Pending", "0")) else 0
             elif status == _NOTHING:

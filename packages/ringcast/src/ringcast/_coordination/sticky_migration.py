@@ -77,6 +77,8 @@ class KeyGuard:
 
     def follow(self) -> None:
         """Looks whether the worker is to be guarded, or let go: the table, or its own state, may be another."""
+        if self._owned.state.was_deleted:
+            self._guard.said_gone()
         own = self._records.states(self._key).get(self._worker_id)
         self._guard.saw(self._owned.table, own.guarded if own is not None else 0)
         if self._guard.is_on is not self._is_told:

@@ -29,10 +29,17 @@ class StateWriter:
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
         self._written_at = clock()
+        self._own_revision = 0
 
     def wake(self) -> None:
         """The record may be another."""
         self._wake.set()
+
+    @property
+    def was_deleted(self) -> bool:
+        """Whether a marker stands in place of what this process has said: an operator says that its worker is gone."""
+        records, name = self._records, self._name
+        return 0 < self._own_revision < records.revision(name) and records.value(name) is None
 
     async def run(self) -> None:
         """Has the bucket say what the record says, until cancelled."""
@@ -67,9 +74,13 @@ class StateWriter:
             has_nothing_to_say = there is None and not (record.session or record.ended)
             if has_nothing_to_say or (there == value and not is_due):
                 self._written_at = self._clock() if has_nothing_to_say else self._written_at
+                # Of a write whose answer was lost the watch tells.
+                self._own_revision = self._own_revision if has_nothing_to_say else self._records.revision(self._name)
                 return True
-            last = self._records.revision(self._name)
+            last, was_deleted = self._records.revision(self._name), self.was_deleted
             if not await self._records.write(self._name, value, last=last):
                 return False
-            self._written_at = self._clock()
+            if was_deleted:
+                self._log.warning("migration.declared_gone")
+            self._written_at, self._own_revision = self._clock(), self._records.revision(self._name)
             return True

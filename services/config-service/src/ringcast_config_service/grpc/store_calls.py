@@ -80,6 +80,7 @@ class StoreCalls(ConfigServiceServicer):
                 choice("stage", STAGES, request.stage),
                 lease_ttl_ms=request.lease_ttl_ms if request.HasField("lease_ttl_ms") else None,
                 call_bound_ms=request.call_bound_ms if request.HasField("call_bound_ms") else None,
+                gone=list(request.gone),
                 by=authorship(caller_of(context)),
             )
             return info_message(info)

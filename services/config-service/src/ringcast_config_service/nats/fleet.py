@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Mapping
 
 from nats.js import JetStreamContext
-from nats.js.errors import NotFoundError
-from ringcast_wire import LeaseRecord, Mode, NodeRecord, ProtocolError, Strategy, UnavailableError, decode_record, names
+from ringcast_wire import LeaseRecord, Mode, NodeRecord, ProtocolError, Strategy, decode_record, names
 from ringcast_wire.owner_records import decode_state, decode_table
 
 from ringcast_config_service.nats.calls import nats_calls
-from ringcast_config_service.nats.latest import read_latest
+from ringcast_config_service.nats.latest import read_newest
 from ringcast_config_service.proof import Fleet, Registration
 from ringcast_config_service.repository import StoreRecord
-
-_TRIES: Final = 20
-_PAUSE_S: Final = 0.05
-_LEASES_AT_ONCE: Final = 256
 
 
 async def read_fleet(js: JetStreamContext, store: StoreRecord, key: str) -> Fleet:
@@ -33,13 +26,11 @@ async def read_fleet(js: JetStreamContext, store: StoreRecord, key: str) -> Flee
         workers, unreadable, table = await (_states(js, store, key) if exclusive else _nodes(js, store, key))
         leases: dict[str, str] = {}
         named = sorted({worker.lease for worker in workers.values()})
-        for at in range(0, len(named), _LEASES_AT_ONCE):
-            found = await _read(js, names.LEASES_BUCKET, named[at : at + _LEASES_AT_ONCE])
-            for lease, (_, data) in found.items():
-                try:
-                    leases[lease] = decode_record(data, LeaseRecord).incarnation
-                except ProtocolError:
-                    unreadable.append(lease)
+        for lease, (_, data) in (await read_newest(js, names.LEASES_BUCKET, named)).entries.items():
+            try:
+                leases[lease] = decode_record(data, LeaseRecord).incarnation
+            except ProtocolError:
+                unreadable.append(lease)
     if exclusive:  # a state does not say its process; the lease does, unless it is a host's
         workers = {name: each._replace(incarnation=_own(each, leases)) for name, each in workers.items()}
     return Fleet(workers, leases, tuple(unreadable), table)
@@ -52,7 +43,7 @@ def _own(worker: Registration, leases: Mapping[str, str]) -> str:
 async def _nodes(js: JetStreamContext, store: StoreRecord, key: str) -> tuple[dict[str, Registration], list[str], int]:
     """The registrations where every worker computes the owners."""
     workers, unreadable = {}, []
-    for name, (revision, data) in (await _read(js, names.nodes_bucket(store.name), [f"{key}.*"])).items():
+    for name, (revision, data) in (await read_newest(js, names.nodes_bucket(store.name), [f"{key}.*"])).entries.items():
         try:
             record = decode_record(data, NodeRecord)
         except ProtocolError:
@@ -66,7 +57,7 @@ async def _states(js: JetStreamContext, store: StoreRecord, key: str) -> tuple[d
     """The same where a table has the owners: what each worker says of itself, and the number of the table."""
     workers, unreadable, epoch = {}, [], 0
     states, table = names.state_key(key, "*"), names.table_key(key)
-    for name, (_, data) in (await _read(js, names.owners_bucket(store.name), [states, table])).items():
+    for name, (_, data) in (await read_newest(js, names.owners_bucket(store.name), [states, table])).entries.items():
         try:
             if name == table:
                 epoch = decode_table(data, store.settings.partition_count).epoch
@@ -77,20 +68,3 @@ async def _states(js: JetStreamContext, store: StoreRecord, key: str) -> tuple[d
         except ProtocolError:
             unreadable.append(name)
     return workers, unreadable, epoch
-
-
-async def _read(js: JetStreamContext, bucket: str, patterns: Sequence[str]) -> dict[str, tuple[int, bytes]]:
-    """Entries of a bucket from a server that has all that was written before this call.
-
-    None from a server that has none: what follows from that is never a proof.
-    """
-    try:
-        last = (await js.stream_info(f"KV_{bucket}")).state.last_seq
-    except NotFoundError:
-        return {}
-    for _ in range(_TRIES):
-        found = await read_latest(js, bucket, patterns)
-        if not found.entries or found.up_to >= last:
-            return found.entries
-        await asyncio.sleep(_PAUSE_S)
-    raise UnavailableError(f"bucket {bucket} is read from a server that lags behind: try again")

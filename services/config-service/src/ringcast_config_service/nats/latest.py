@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final, NamedTuple
 
 from nats.js import JetStreamContext
+from nats.js.errors import NotFoundError
 from ringcast_wire import UnavailableError, names
+from ringcast_wire.migrating import said_gone
 
 _ANSWER_S: Final = 5.0
 _MARKERS: Final = ("KV-Operation", "Nats-Marker-Reason")
+
+
+class Marker(NamedTuple):
+    """What stands in place of an entry that was deleted."""
+
+    revision: int
+    may_call: bool
+    """Of a registration: calls of its worker may have run then."""
+    gone: int | None
+    """Of a state: an operator has said so of its worker, as of this revision of its registration."""
 
 
 class Latest(NamedTuple):
@@ -18,9 +32,42 @@ class Latest(NamedTuple):
 
     entries: dict[str, tuple[int, bytes]]
     """By name, with their revisions."""
-    may_call: dict[str, int]
-    """Registrations that were deleted while calls of their workers may have run: revisions of the markers."""
+    markers: dict[str, Marker]
+    stored_s: dict[str, float]
+    """When each entry was stored, in Unix time by the server's clock."""
     up_to: int
+
+
+_AT_ONCE: Final = 256
+_TRIES: Final = 20
+_PAUSE_S: Final = 0.05
+
+
+async def read_newest(js: JetStreamContext, bucket: str, patterns: Sequence[str]) -> Latest:
+    """As :func:`read_latest`, from a server that has all that was written before this call.
+
+    Nothing from a server that has nothing: what follows from that is never a proof.
+    """
+    whole = Latest({}, {}, {}, 0)
+    for at in range(0, len(patterns), _AT_ONCE):
+        found = await _read_newest(js, bucket, patterns[at : at + _AT_ONCE])
+        whole.entries.update(found.entries)
+        whole.markers.update(found.markers)
+        whole.stored_s.update(found.stored_s)
+    return whole
+
+
+async def _read_newest(js: JetStreamContext, bucket: str, patterns: Sequence[str]) -> Latest:
+    try:
+        last = (await js.stream_info(f"KV_{bucket}")).state.last_seq
+    except NotFoundError:
+        return Latest({}, {}, {}, 0)
+    for _ in range(_TRIES):
+        found = await read_latest(js, bucket, patterns)
+        if not found.up_to or found.up_to >= last:
+            return found
+        await asyncio.sleep(_PAUSE_S)
+    raise UnavailableError(f"bucket {bucket} is read from a server that lags behind: try again")
 
 
 async def read_latest(js: JetStreamContext, bucket: str, patterns: Sequence[str]) -> Latest:
@@ -33,7 +80,7 @@ async def read_latest(js: JetStreamContext, bucket: str, patterns: Sequence[str]
     nc = js._nc  # the client of JetStream has no call for this
     inbox = nc.new_inbox()
     answers = await nc.subscribe(inbox)
-    found = Latest({}, {}, 0)
+    found = Latest({}, {}, {}, 0)
     last = "0"
     try:
         question = json.dumps({"multi_last": [prefix + pattern for pattern in patterns]}).encode()
@@ -46,7 +93,7 @@ async def read_latest(js: JetStreamContext, bucket: str, patterns: Sequence[str]
                 return found._replace(up_to=int(headers["Nats-UpTo-Sequence"]))
             if status == "404":
                 # Where there was an entry a moment ago the server lags behind, or it has just aged out.
-                return Latest({}, {}, 0)
+                return Latest({}, {}, {}, 0)
             if status is not None:
                 raise UnavailableError(f"{stream} can't be read: {status} {headers.get('Description', '')}".rstrip())
             if headers.get("Nats-Last-Sequence") != last:
@@ -55,7 +102,8 @@ async def read_latest(js: JetStreamContext, bucket: str, patterns: Sequence[str]
             name = headers["Nats-Subject"].removeprefix(prefix)
             if not any(marker in headers for marker in _MARKERS):
                 found.entries[name] = int(last), message.data
-            elif names.HEADER_MAY_CALL in headers:
-                found.may_call[name] = int(last)
+                found.stored_s[name] = datetime.fromisoformat(headers["Nats-Time-Stamp"]).timestamp()
+            else:
+                found.markers[name] = Marker(int(last), names.HEADER_MAY_CALL in headers, said_gone(headers))
     finally:
         await answers.unsubscribe()

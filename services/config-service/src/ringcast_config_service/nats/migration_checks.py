@@ -24,7 +24,7 @@ from ringcast_wire import (
     stage_name,
 )
 from ringcast_wire.ended_sessions import Span, believed, decode_gone
-from ringcast_wire.migrating import Step, may_end, may_finish, possible_members, unguarded
+from ringcast_wire.migrating import Step, counted, may_end, may_finish, possible_members, unguarded
 from ringcast_wire.owner_records import State, Table, check_numbers, decode_state, decode_table
 
 from ringcast_config_service.nats.latest import Latest, read_latest
@@ -40,10 +40,19 @@ _MOST: Final = 8
 class KeyWorkers:
     """What NATS has of one key."""
 
-    registered: set[str] = field(default_factory=set)
-    left: set[str] = field(default_factory=set)
+    registered: dict[str, int] = field(default_factory=dict)
+    """Revisions of their registrations."""
+    records: dict[str, bytes] = field(default_factory=dict)
+    """The registrations themselves."""
+    left: dict[str, int] = field(default_factory=dict)
     """Workers whose registrations were deleted while calls of them may have run, or may begin again from a disk."""
+    deleted: set[str] = field(default_factory=set)
+    """Workers of which a registration or a state was deleted."""
     states: dict[str, State] = field(default_factory=dict)
+    said_at: dict[str, int] = field(default_factory=dict)
+    """Revisions of the states, also of those that can't be read or were deleted."""
+    gone: dict[str, int] = field(default_factory=dict)
+    """Workers that an operator says are gone, as of which revision of their registrations."""
     table: Table | None = None
     said: dict[str, dict[str, Span]] = field(default_factory=dict)
     """What agents say of processes that have ended, by agent, then by worker."""
@@ -51,15 +60,21 @@ class KeyWorkers:
     """Records that can't be read."""
 
     @property
+    def enrolled(self) -> set[str]:
+        """The workers that are registered, or have left while calls of them may have run."""
+        return counted({**self.left, **self.registered}, self.gone)
+
+    @property
     def members(self) -> set[str]:
         """The workers that take part, or may have calls that no table has let start."""
-        return possible_members(self.registered, self.states, believed(self.said, self.states))
+        registered = counted(self.registered, self.gone)
+        return possible_members(registered, self.states, believed(self.said, self.states))
 
     def lacking(self, step: Step, stage: Stage) -> frozenset[str]:
         """The workers that keep the store from ``VALIDATE`` or ``SWITCH``."""
         if stage is Stage.VALIDATE:
-            return frozenset((self.registered | self.left) - self.states.keys())
-        return unguarded(step, self.members | self.left, self.states)
+            return frozenset(self.enrolled - self.states.keys())
+        return unguarded(step, self.members | self.enrolled, self.states)
 
 
 async def check_step(js: JetStreamContext, store: StoreRecord, stage: Stage) -> None:
@@ -73,7 +88,7 @@ async def check_step(js: JetStreamContext, store: StoreRecord, stage: Stage) -> 
     if before is None or stage is Stage.SHADOW or (stage is Stage.OFF and not before.is_back):
         return
     step = Step.of(before)
-    for key, workers in sorted((await _read(js, store)).items()):
+    for key, workers in sorted((await read_workers(js, store)).items()):
         if stage is Stage.OFF:
             _check_end(store, key, workers, step)
             continue
@@ -90,9 +105,9 @@ def _check_end(store: StoreRecord, key: str, workers: KeyWorkers, step: Step) ->
     assert store.migration is not None
     if workers.unreadable:
         raise _refusal(store, store.migration, Stage.OFF, f"{workers.unreadable[0]} can't be read")
-    counted = workers.members | workers.left
-    if not may_end(step, counted, workers.states, workers.table):
-        guarded = {name for name, state in workers.states.items() if name in counted and state.guarded}
+    members = workers.members | workers.enrolled
+    if not may_end(step, members, workers.states, workers.table):
+        guarded = {name for name, state in workers.states.items() if name in members and state.guarded}
         why = f"{_listed(guarded)} of key {key!r} are still guarded" if guarded else f"key {key!r} is not back yet"
         raise _refusal(store, store.migration, Stage.OFF, why)
 
@@ -111,15 +126,30 @@ def _refusal(store: StoreRecord, before: Migration, stage: Stage, why: str) -> C
     )
 
 
-async def _read(js: JetStreamContext, store: StoreRecord) -> dict[str, KeyWorkers]:
-    """The workers of each key. Registrations first: who registers later has read the step."""
+async def read_workers(js: JetStreamContext, store: StoreRecord) -> dict[str, KeyWorkers]:
+    """The workers of each key. Registrations first: who registers later has read the step.
+
+    Raises:
+        UnavailableError: no server answers that has all that was written before.
+    """
     nodes = await read_bucket(js, names.nodes_bucket(store.name))
     owners = await read_bucket(js, names.owners_bucket(store.name))
     found: defaultdict[str, KeyWorkers] = defaultdict(KeyWorkers)
     for key, worker_id in _workers(nodes.entries):
-        found[key].registered.add(worker_id)
-    for key, worker_id in _workers(nodes.may_call):
-        found[key].left.add(worker_id)
+        found[key].registered[worker_id], found[key].records[worker_id] = nodes.entries[names.node_key(key, worker_id)]
+    for key, worker_id in _workers(nodes.markers):
+        marker = nodes.markers[names.node_key(key, worker_id)]
+        found[key].deleted.add(worker_id)
+        if marker.may_call:
+            found[key].left[worker_id] = marker.revision
+    for name, marker in owners.markers.items():
+        key, _, rest = name.partition(".")
+        if rest.startswith("state."):
+            worker_id = rest.removeprefix("state.")
+            found[key].deleted.add(worker_id)
+            found[key].said_at[worker_id] = marker.revision
+            if marker.gone is not None:
+                found[key].gone[worker_id] = marker.gone
     for name, (revision, data) in owners.entries.items():
         key, _, rest = name.partition(".")
         if key.startswith("~"):
@@ -127,6 +157,7 @@ async def _read(js: JetStreamContext, store: StoreRecord) -> dict[str, KeyWorker
         workers = found[key]
         try:
             if rest.startswith("state."):
+                workers.said_at[rest.removeprefix("state.")] = revision
                 state = decode_state(data)
                 check_numbers(state, revision)
                 workers.states[rest.removeprefix("state.")] = state
@@ -159,8 +190,8 @@ async def read_bucket(js: JetStreamContext, bucket: str) -> Latest:
     try:
         state = (await js.stream_info(stream, subjects_filter=f"{prefix}>")).state
     except NotFoundError:
-        return Latest({}, {}, 0)
-    found = Latest({}, {}, state.last_seq)
+        return Latest({}, {}, {}, 0)
+    found = Latest({}, {}, {}, state.last_seq)
     keys = {subject.removeprefix(prefix).partition(".")[0] for subject in state.subjects or ()}
     for key in sorted(key for key in keys if not key.startswith("~")):
         for _ in range(_TRIES):
@@ -171,5 +202,5 @@ async def read_bucket(js: JetStreamContext, bucket: str) -> Latest:
         else:
             raise UnavailableError(f"bucket {bucket} is read from a server that lags behind: try again")
         found.entries.update(some.entries)
-        found.may_call.update(some.may_call)
+        found.markers.update(some.markers)
     return found

@@ -61,6 +61,11 @@ def migrated(by: Authorship, store: str, step: Migration) -> AuditFact:
     return fact(by, "MigrateStore", store, stage=stage_name(step.stage), number=step.number, **times)
 
 
+def gone(by: Authorship, store: str, worker_id: str, keys: Sequence[str]) -> AuditFact:
+    """An operator has said that a worker is gone: these keys, and more than these, do not wait for it any more."""
+    return fact(by, "MigrateStore", store, gone=worker_id, keys=len(keys), named=sorted(keys)[:_RANGES])
+
+
 def deleted(by: Authorship, deletion: Deletion, store: str, key: str = "") -> AuditFact:
     """A store, or a key, was deleted, or its purge was asked for."""
     action = "DeleteKey" if key else "DeleteStore"

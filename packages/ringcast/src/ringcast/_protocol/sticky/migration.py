@@ -26,11 +26,15 @@ class Guard:
     Calls that run when it gets guarded are ``strays``: no table has let them start, and nothing bounds them. It does
     not say that it is guarded before :meth:`strays_ended`. One that begins guarded has some where it ``has_called``: it
     has handed over what was on its disk.
+
+    One that an operator has said is gone, and that is not, is guarded at once, and until it hears of a later step:
+    owners may serve by now what it had.
     """
 
     def __init__(self, step: Step, *, has_called: bool = False) -> None:
         self._step = step
         self.is_on = step.guards
+        self._is_doubted = False
         self.strays = self.is_on and has_called
 
     @property
@@ -48,11 +52,17 @@ class Guard:
         """The operator's step is this, or was it."""
         if step.number > self._step.number:
             self._step = step
+            self._is_doubted = False
             self._turn(step.stage is not Stage.OFF and (self.is_on or step.stage >= Stage.VALIDATE))
 
     def strays_ended(self) -> None:
         """The calls that ran when it got guarded have ended."""
         self.strays = False
+
+    def said_gone(self) -> None:
+        """An operator has said that this worker is gone: nothing that it knew of the table and of others counts."""
+        self._is_doubted = True
+        self._turn(self._step.stage is not Stage.OFF)
 
     def _turn(self, is_on: bool) -> None:
         self.strays = is_on and (self.strays or not self.is_on)
@@ -64,7 +74,7 @@ class Guard:
             return
         if table.rule is not Rule.PEERS:
             self._turn(True)
-        elif self._step.stage is Stage.SHADOW and table.step >= self._step.number and not said:
+        elif self._step.stage is Stage.SHADOW and table.step >= self._step.number and not (said or self._is_doubted):
             self._turn(False)
 
 

@@ -12,7 +12,7 @@ from ringcast_wire.grpc import pb
 Store = Any  # of conftest.py
 
 
-def set_policy(store: Store, **policy: int) -> None:
+def set_policy(store: Store, **policy: Any) -> None:
     store.stub.SetStorePolicy(pb.SetStorePolicyRequest(name=store.name, policy=pb.StorePolicy(**policy)))
 
 
@@ -37,3 +37,11 @@ def test_a_job_beyond_the_rows_of_its_store_names_the_policy(store: Store) -> No
     with pytest.raises(Exception, match=r"store '.*' would have \d+ rows, and its policy max_rows allows 100"):
         store.save(store.frame({f"row-{number}": "1" for number in range(150)}))
     assert len(store.rows()) <= 100
+
+
+def test_a_job_is_refused_by_a_store_that_takes_releases_only(store: Store) -> None:
+    store.save(store.frame({"a": "1"}))
+    set_policy(store, releases_only=True)
+    with pytest.raises(Exception, match=r"store '.*' takes no direct writes, its policy releases_only is set"):
+        store.save(store.frame({"a": "2", "b": "2"}))
+    assert store.rows() == {"a": "1"}

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import grpc
 import pytest
+from ringcast_testkit import PATIENCE_S
 from ringcast_wire import POLICY_RANGES, ErrorCode
 from ringcast_wire.grpc import error_from_rpc, pb
 
 Running = Any  # of conftest.py
 
 
-async def set_policy(service: Running, store: str, *lift: str, **policy: int) -> pb.StorePolicyInfo:
+async def set_policy(service: Running, store: str, *lift: str, **policy: Any) -> pb.StorePolicyInfo:
     request = pb.SetStorePolicyRequest(name=store, policy=pb.StorePolicy(**policy), lift=lift)
     found: pb.StorePolicyInfo = await service.stub.SetStorePolicy(request)
     return found
@@ -112,14 +114,57 @@ async def test_max_row_bytes_by_every_way_of_writing(service: Running, store_nam
     await service.stub.Delete(pb.DeleteRequest(store=store_name, key="k", row_id="large"))
 
 
+async def test_releases_only_refuses_every_other_way_of_writing(service: Running, store_name: str) -> None:
+    await service.create(store_name)
+    await service.put(store_name, "a", "1")
+    found = await set_policy(service, store_name, releases_only=True)
+    assert found.policy == pb.StorePolicy(releases_only=True)
+    said = (
+        f"store {store_name!r} takes no direct writes, its policy releases_only is set: stage this as a release and "
+        "publish it (ringcast release stage)"
+    )
+    refused = (ErrorCode.PERMISSION_DENIED, "releases_only", said)
+    place: dict[str, Any] = {"store": store_name, "key": "k"}
+    row = pb.RowWrite(row_id="a", value="2")
+    assert await refusal(service.put(store_name, "a", "2")) == refused
+    assert await refusal(service.stub.Delete(pb.DeleteRequest(row_id="a", **place))) == refused
+    commit = pb.CommitRequest(store=store_name, writes=[pb.KeyedWrite(key=key, row=row) for key in ("k", "k2")])
+    assert await refusal(service.stub.Commit(commit)) == refused
+    assert await refusal(service.write(store_name, [row, pb.RowWrite(row_id="b", value="2")])) == refused
+    changes = [pb.RowChange(number=1, row_id="a", value="2"), pb.RowChange(number=2, row_id="a", delete=True)]
+    answers = [answer async for answer in service.stub.Change(iter([pb.Changes(changes=changes, **place)]))]
+    results = {(result.error, result.field, result.message) for answer in answers for result in answer.results}
+    assert results == {("PERMISSION_DENIED", "releases_only", said)}
+    assert sum(len(answer.results) for answer in answers) == 2
+
+    staged = pb.StageReleaseRequest(
+        store=store_name,
+        stage_id="one",
+        rows=[pb.KeyedWrite(key="k", row=pb.RowWrite(row_id="b", value="2", if_absent=True))],
+        complete=True,
+    )
+    await service.stub.StageRelease(staged)
+    await service.stub.PublishRelease(pb.PublishReleaseRequest(store=store_name, number=1))
+    async with asyncio.timeout(PATIENCE_S):
+        state = pb.RELEASE_STATE_PUBLISHING
+        while state == pb.RELEASE_STATE_PUBLISHING:
+            release = await service.stub.GetRelease(pb.GetReleaseRequest(store=store_name, number=1))
+            state = release.state
+    assert (release.state, release.published) == (pb.RELEASE_STATE_PUBLISHED, 1)
+    assert (await set_policy(service, store_name, "releases_only")).policy == pb.StorePolicy()
+    await service.put(store_name, "a", "2")
+
+
 async def test_a_change_is_in_the_audit_log(service: Running, store_name: str) -> None:
     await service.create(store_name)
     await set_policy(service, store_name, max_rows=2, max_keys=1)
     await set_policy(service, store_name, "max_rows")
     await set_policy(service, store_name, "max_rows")
+    await set_policy(service, store_name, releases_only=True)
 
     found = await service.stub.ListAudit(pb.ListAuditRequest(store=store_name, action="SetStorePolicy"))
     assert [(entry.details, entry.outcome) for entry in found.entries] == [
         ('{"max_rows":2,"max_keys":1}', "done"),
         ('{"max_rows":null}', "done"),
+        ('{"releases_only":true}', "done"),
     ]

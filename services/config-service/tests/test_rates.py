@@ -161,7 +161,7 @@ def test_another_rate_counts_at_once() -> None:
     assert run.rows() == 1_100
 
 
-def store(**policy: int) -> StoreRecord:
+def store(**policy: Any) -> StoreRecord:
     return StoreRecord("s", StoreSettings(partition_count=4), 0, 0, policy=StorePolicy(**policy))
 
 

@@ -59,7 +59,7 @@ async def outcome_of(repository: Repository, request: WriteRequest) -> WriteOutc
             return outcome
 
 
-async def allow(bench: Bench, *lift: str, **limits: int) -> None:
+async def allow(bench: Bench, *lift: str, **limits: Any) -> None:
     await bench.repo.policies.set_policy("s", PolicyChange(StorePolicy(**limits), frozenset(lift)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import click
 from msgspec.structs import asdict
@@ -22,6 +22,8 @@ NONE: Final = "none"
 """In place of a value: the policy is lifted."""
 _MS: Final = "_ms"
 """How the name of a policy ends that is a duration."""
+_SWITCHES: Final = frozenset({"releases_only"})
+"""Policies that are set or not set, and have no value."""
 _HELP: Final = {
     "max_rows": "Live rows of all keys of the store together",
     "max_bytes": "Bytes of these rows: ids, values and metadata",
@@ -29,6 +31,7 @@ _HELP: Final = {
     "max_keys": "Config keys of the store",
     "max_rows_per_second": "Rows a second that an instance of the service takes, for all principals together",
     "burst_rows": "Rows that may come at once after a pause",
+    "releases_only": "Rows change only by releases, and every other write is refused",
     "history_retention_ms": "How long revisions are kept once they were replaced, in place of the service's setting",
 }
 
@@ -55,6 +58,10 @@ class _Value(click.ParamType[int | str]):
 
 def _policy_options(command: F) -> F:
     for name in reversed(POLICY_RANGES):
+        if name in _SWITCHES:
+            shown = _shown_name(name)
+            command = click.option(f"--{shown}/--no-{shown}", name, default=None, help=f"{_HELP[name]}.")(command)
+            continue
         least, most = (_shown(name, value) for value in POLICY_RANGES[name])
         duration = _is_duration(name)
         command = click.option(
@@ -77,6 +84,8 @@ def _shown_name(name: str) -> str:
 
 def _shown(name: str, value: int) -> str:
     """A value of a policy, as it is given."""
+    if name in _SWITCHES:
+        return "yes" if value else "no"
     return shown_duration(value) if _is_duration(name) else str(value)
 
 
@@ -112,14 +121,14 @@ def set_policy(context: click.Context, /, name: str, **given: int | str | None) 
     What is there already stays when a policy allows less: it only can't grow.
     """
     config = settings_of(context)
-    wanted = {name: value for name, value in given.items() if isinstance(value, int)}
-    lift = [name for name, value in given.items() if value == NONE]
+    lift = [name for name, value in given.items() if value is False or value == NONE]
+    wanted = {name: value for name, value in given.items() if value is not None and name not in lift}
     if not wanted and not lift:
         raise click.UsageError("a policy to set is needed")
 
     async def run() -> StorePolicyInfo:
         async with service_client(config) as client:
-            return await client.set_store_policy(name, StorePolicy(**wanted), lift=lift)
+            return await client.set_store_policy(name, StorePolicy(**cast("Any", wanted)), lift=lift)
 
     _print_policy(asyncio.run(run()), config)
 

@@ -175,7 +175,7 @@ class UnauthenticatedError(RingcastError, PermissionError):
 
 
 class PermissionDeniedError(RingcastError, PermissionError):
-    """The principal lacks a role for the call; the message names principal, role and store."""
+    """The principal lacks a role for the call, or a policy of the store lets nobody make it; the message names them."""
 
     code = ErrorCode.PERMISSION_DENIED
 

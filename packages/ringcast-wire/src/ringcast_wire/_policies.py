@@ -28,6 +28,8 @@ class StorePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     least one batch.
 
     ``history_retention_ms`` is how long old revisions are kept, in place of the service's own setting.
+
+    ``releases_only``: rows change only by releases, which are published and undone; every other write is refused.
     """
 
     max_rows: int | None = None
@@ -37,10 +39,11 @@ class StorePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     max_rows_per_second: int | None = None
     burst_rows: int | None = None
     history_retention_ms: int | None = None
+    releases_only: bool | None = None
 
 
 NO_POLICY: Final = StorePolicy()
-POLICY_RANGES: Final = {
+POLICY_RANGES: Final[dict[str, tuple[int, int]]] = {
     "max_rows": (0, _MOST),
     "max_bytes": (0, _MOST),
     "max_row_bytes": (1, limits.MAX_ROW_BYTES),
@@ -48,6 +51,7 @@ POLICY_RANGES: Final = {
     "max_rows_per_second": (1, 1_000_000_000),
     "burst_rows": (limits.MAX_BATCH_ROWS, 1_000_000_000),
     "history_retention_ms": (MIN_HISTORY_RETENTION_MS, MAX_RETENTION_MS),
+    "releases_only": (False, True),
 }
 """The lowest and the highest value of each policy."""
 

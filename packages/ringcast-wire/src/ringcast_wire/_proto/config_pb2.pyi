@@ -444,7 +444,7 @@ class Store(_message.Message):
     def __init__(self, name: _Optional[str] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., hash: _Optional[str] = ..., inline_max_bytes: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[KeyInfo, _Mapping]]] = ..., history_id: _Optional[str] = ..., deletion: _Optional[_Union[Deletion, _Mapping]] = ..., lease_ttl_ms: _Optional[int] = ..., call_bound_ms: _Optional[int] = ..., migration: _Optional[_Union[Migration, _Mapping]] = ...) -> None: ...
 
 class StorePolicy(_message.Message):
-    __slots__ = ("max_rows", "max_bytes", "max_row_bytes", "max_keys", "max_rows_per_second", "burst_rows", "history_retention_ms")
+    __slots__ = ("max_rows", "max_bytes", "max_row_bytes", "max_keys", "max_rows_per_second", "burst_rows", "history_retention_ms", "releases_only")
     MAX_ROWS_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_ROW_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -452,6 +452,7 @@ class StorePolicy(_message.Message):
     MAX_ROWS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     BURST_ROWS_FIELD_NUMBER: _ClassVar[int]
     HISTORY_RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
+    RELEASES_ONLY_FIELD_NUMBER: _ClassVar[int]
     max_rows: int
     max_bytes: int
     max_row_bytes: int
@@ -459,7 +460,8 @@ class StorePolicy(_message.Message):
     max_rows_per_second: int
     burst_rows: int
     history_retention_ms: int
-    def __init__(self, max_rows: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_row_bytes: _Optional[int] = ..., max_keys: _Optional[int] = ..., max_rows_per_second: _Optional[int] = ..., burst_rows: _Optional[int] = ..., history_retention_ms: _Optional[int] = ...) -> None: ...
+    releases_only: bool
+    def __init__(self, max_rows: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_row_bytes: _Optional[int] = ..., max_keys: _Optional[int] = ..., max_rows_per_second: _Optional[int] = ..., burst_rows: _Optional[int] = ..., history_retention_ms: _Optional[int] = ..., releases_only: _Optional[bool] = ...) -> None: ...
 
 class StorePolicyInfo(_message.Message):
     __slots__ = ("name", "policy", "rows", "bytes", "keys")

@@ -197,7 +197,8 @@ class WriteRequest:
     request has it. ``generation``: the repository's when the request was let in; once that has risen, the request is
     refused. ``by``: the history has it with each row. ``skip_conflicts``: a row whose condition does not hold is left
     as it is, and the others are written. ``release``: the number of the release that it is a part of; all requests that
-    are written together have the same.
+    are written together have the same. ``of_release``: a release is published or undone with it, so a store that takes
+    no other writes takes it.
     """
 
     store: StoreRecord
@@ -213,6 +214,7 @@ class WriteRequest:
     by: Authorship = NOBODY
     skip_conflicts: bool = False
     release: int = 0
+    of_release: bool = False
     bytes: int = field(init=False)
     partitions: frozenset[int] = field(init=False)
     """Those that its rows are in."""

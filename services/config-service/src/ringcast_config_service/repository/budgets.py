@@ -97,6 +97,11 @@ def has_limits(policy: StorePolicy) -> bool:
     return policy.max_rows is not None or policy.max_bytes is not None
 
 
+def needs_heads(policy: StorePolicy) -> bool:
+    """Whether each key has to have the heads of all its partitions, since writers learn from them what holds."""
+    return has_limits(policy) or bool(policy.releases_only)
+
+
 def limits_differ(one: StorePolicy, other: StorePolicy) -> bool:
     """Whether two policies limit the rows of a whole store in different ways."""
     return (one.max_rows, one.max_bytes) != (other.max_rows, other.max_bytes)

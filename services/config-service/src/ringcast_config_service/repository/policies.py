@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any, NamedTuple
 
 import msgspec
-from ringcast_wire import LimitExceededError, StorePolicy, limits
+from ringcast_wire import LimitExceededError, PermissionDeniedError, StorePolicy, limits
 
 
 class PolicyChange(NamedTuple):
@@ -22,6 +23,16 @@ class PolicyChange(NamedTuple):
         """What changes, with ``None`` for a policy that is removed."""
         given = {name: value for name, value in msgspec.structs.asdict(self.wanted).items() if value is not None}
         return given | dict.fromkeys(sorted(self.lift))
+
+
+def check_direct(store: str, releases_only: Container[str]) -> None:
+    """Refuses a write that is no step of a release to a store that takes no others."""
+    if store in releases_only:
+        raise PermissionDeniedError(
+            f"store {store!r} takes no direct writes, its policy releases_only is set: stage this as a release and "
+            "publish it (ringcast release stage)",
+            field="releases_only",
+        )
 
 
 def check_key_count(count: int, store: str, key: str, policy: StorePolicy) -> None:

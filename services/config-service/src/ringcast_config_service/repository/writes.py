@@ -42,7 +42,7 @@ from ringcast_config_service.repository.base import (
 )
 from ringcast_config_service.repository.conditions import condition_failed
 from ringcast_config_service.repository.packing import pack_outcomes, unpack_metadata, unpack_outcomes
-from ringcast_config_service.repository.policies import check_key_count
+from ringcast_config_service.repository.policies import check_direct, check_key_count
 
 
 class KeyRef(NamedTuple):
@@ -144,10 +144,11 @@ class CurrentState:
     ``histories``: the history id of each key, for one that does not exist the one that it is to be created with.
     ``remembered``: the histories that keys had when their ids were learned, for those not read for this group.
     ``heads``: of the partitions that were ever written; ``caps``: of those of them whose store has limits.
-    ``policies``: of the stores with a key that does not exist. ``left``: what all partitions of a store may grow by
-    together, for stores in which that has to be looked at. ``live``: size of each row touched that is there and not a
-    tombstone. ``versions``: of each row touched that is there, tombstones too. ``contents``: of those with a ``live``
-    size that a request with ``skip_unchanged`` touches. ``recorded``: of the requests' idempotency keys that are there.
+    ``policies``: of the stores with a key that does not exist. ``releases_only``: stores that take no direct writes.
+    ``left``: what all partitions of a store may grow by together, for stores in which that has to be looked at.
+    ``live``: size of each row touched that is there and not a tombstone. ``versions``: of each row touched that is
+    there, tombstones too. ``contents``: of those with a ``live`` size that a request with ``skip_unchanged`` touches.
+    ``recorded``: of the requests' idempotency keys that are there.
     """
 
     stores: set[str] = field(default_factory=set)
@@ -160,6 +161,7 @@ class CurrentState:
     heads: dict[PartitionRef, Head] = field(default_factory=dict)
     caps: dict[PartitionRef, Caps] = field(default_factory=dict)
     policies: dict[str, StorePolicy] = field(default_factory=dict)
+    releases_only: set[str] = field(default_factory=set)
     left: dict[str, tuple[StorePolicy, Amount]] = field(default_factory=dict)
     live: dict[RowRef, int] = field(default_factory=dict)
     versions: dict[RowRef, int] = field(default_factory=dict)
@@ -184,10 +186,8 @@ class CurrentState:
 @dataclass(slots=True)
 class Plan:
     """What to store: keys to create, new heads, last state of each row, every revision, the events and their traces,
-    the idempotency keys with their outcomes, and what the audit log says of it all (from ``changes``).
-
-    ``grown``: by how much the rows of each store in ``CurrentState.left`` grow. ``over``: stores of which a request was
-    refused because that was too much.
+    the idempotency keys with their outcomes, and what the audit log says of it all (from ``changes``). ``grown``: by
+    how much the rows of each store in ``CurrentState.left`` grow; ``over``: stores in which that was too much.
     """
 
     outcomes: list[WriteOutcome | RingcastError] = field(default_factory=list)
@@ -350,6 +350,8 @@ class _Planner:
             raise type(error)(str(error), field=error.field)
         if key.store not in self._state.stores:
             raise UnknownStoreError(f"there is no store {key.store!r}", field="store")
+        if not request.of_release:
+            check_direct(key.store, self._state.releases_only)
         partitions = request.store.partition_count
         if self._state.partition_counts.get(key, partitions) != partitions:
             raise UnavailableError(f"store {key.store!r} was purged and created again just now: try again")

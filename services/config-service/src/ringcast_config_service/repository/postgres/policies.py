@@ -25,7 +25,7 @@ class PostgresPolicies:
             """In a transaction of its own: what inserts heads must not wait for those that others have locked."""
             await db.execute(Sql.LOCK_STORES, [name])
             record = mapping.only_record(await db.fetchrow(Sql.GET_STORE, name), name)
-            if budgets.has_limits(change.of(record.policy)):
+            if budgets.needs_heads(change.of(record.policy)):
                 await _fill_heads(db, name, record.partition_count)
 
         async def work(db: Connection) -> StoreInfo:
@@ -37,6 +37,8 @@ class PostgresPolicies:
                 await add_facts(db, [audit.fact(by, "SetStorePolicy", name, **change.details())])
             if budgets.limits_differ(policy, record.policy):
                 await _limit(db, name, record.partition_count, policy)
+            if "releases_only" in change.details():  # also where it says so already: an older build may have lost it
+                await _set_releases_only(db, name, record.partition_count, bool(policy.releases_only))
             return await store_info(db, name, include_deleted=True)
 
         await self._sessions.transact(fill)
@@ -49,6 +51,14 @@ async def _fill_heads(db: Connection, store: str, partition_count: int) -> list[
     for key_id in key_ids:
         await db.execute(Sql.FILL_HEADS, key_id, partition_count, *NO_CAPS)
     return key_ids
+
+
+async def _set_releases_only(db: Connection, store: str, partition_count: int, releases_only: bool) -> None:
+    """Lets the heads of a store say whether it takes direct writes. All are locked until the end: a direct write that
+    has locked one commits before, a later one finds what is set."""
+    for key_id in await _fill_heads(db, store, partition_count):
+        await db.execute(Sql.LOCK_KEY_HEADS, key_id)
+        await db.execute(Sql.SET_RELEASES_ONLY, key_id, releases_only)
 
 
 async def _limit(db: Connection, store: str, partition_count: int, policy: StorePolicy) -> None:

@@ -186,14 +186,17 @@ def _refusals(plan: writes.Plan) -> bool:
 
 
 async def _create_keys(db: Connection, plan: writes.Plan, state: writes.CurrentState) -> dict[writes.KeyRef, int]:
-    """Stores the keys that are new; the ids of all. In a store with limits they get all their heads, which count as
-    there from then on."""
+    """Stores the keys that are new; the ids of all. Where heads tell writers something of the store they get all their
+    heads, which count as there from then on."""
     key_ids = dict(state.keys)
     for key in plan.new_keys:
         key_ids[key] = await db.fetchval(Sql.INSERT_KEY, *key, state.histories[key])
-        if budgets.has_limits(policy := state.policies[key.store]):
+        policy = state.policies[key.store]
+        if budgets.needs_heads(policy):
             caps = budgets.least_caps(policy)
             await db.execute(Sql.FILL_HEADS, key_ids[key], state.partition_counts[key], *caps)
+            if policy.releases_only:
+                await db.execute(Sql.SET_RELEASES_ONLY, key_ids[key], True)
             state.heads.update((ref, writes.Head()) for ref in plan.heads if ref.key == key)
     return key_ids
 
@@ -295,7 +298,9 @@ async def _locate(db: Connection, requests: Sequence[WriteRequest], known: KeyId
             await _find_keys(db, missing, state, known)
             for store in stores:
                 state.key_counts[store] = await db.fetchval(Sql.COUNT_KEYS, store)
-                state.policies[store] = mapping.to_policy(await db.fetchval(Sql.GET_POLICY, store))
+                policy = state.policies[store] = mapping.to_policy(await db.fetchval(Sql.GET_POLICY, store))
+                if policy.releases_only:
+                    state.releases_only.add(store)
     return state
 
 
@@ -355,13 +360,15 @@ async def _read_heads(
     closed: set[writes.KeyRef] = set()
     if places := _partitions(state, requests):
         for record in await db.fetch(Sql.LOCK_HEADS, *columns(places)):
-            key_id, partition, *head, history, is_closed, cap_rows, cap_bytes = record
+            key_id, partition, *head, history, is_closed, releases_only, cap_rows, cap_bytes = record
             key = names_of[key_id]
             ref = writes.PartitionRef(key, partition)
             state.heads[ref] = writes.Head(*head)
             state.histories[key] = history
             if cap_rows is not None or cap_bytes is not None:
                 state.caps[ref] = writes.Caps(cap_rows, cap_bytes)
+            if releases_only:
+                state.releases_only.add(key.store)
             if is_closed:
                 closed.add(key)
     await _confirm(db, state, known)
@@ -383,7 +390,7 @@ async def _read_heads_and_rows(
     params = (*columns(places), *columns(_places(state, requests)))
     records = await db.fetch(Sql.LOCK_HEADS_AND_SIZES, *params)
     closed: set[writes.KeyRef] = set()
-    for key_id, partition, row_id, deleted, number, live_rows, live_bytes, history, is_closed, *caps in records:
+    for key_id, partition, row_id, deleted, number, live_rows, live_bytes, history, *flags in records:
         key = names_of[key_id]
         if row_id is None:
             place = writes.PartitionRef(key, partition)
@@ -392,8 +399,11 @@ async def _read_heads_and_rows(
             else:
                 state.heads[place] = writes.Head(number, live_rows, live_bytes)
                 state.histories[key] = history
+                is_closed, releases_only, *caps = flags
                 if caps != _UNLIMITED:
                     state.caps[place] = writes.Caps(*caps)
+                if releases_only:
+                    state.releases_only.add(key.store)
                 if is_closed:
                     closed.add(key)
             continue

@@ -60,6 +60,9 @@ CREATE TABLE IF NOT EXISTS partitions (
     -- limit. In a store with a limit each key has the heads of all its partitions.
     cap_rows BIGINT,
     cap_bytes BIGINT,
+    -- The store takes releases only, null for no. In such a store each key has the heads of all its partitions. For
+    -- PostgreSQL's writers alone, as closed is.
+    releases_only BOOLEAN,
     PRIMARY KEY (key_id, partition)
 );
 

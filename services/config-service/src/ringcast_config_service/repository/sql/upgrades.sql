@@ -181,3 +181,8 @@ UPDATE schema_version SET version = 10 WHERE version = 9
 -- The schema says which builds may use it.
 ALTER TABLE schema_version ADD COLUMN {if_not_exists} usable_from BIGINT;
 UPDATE schema_version SET version = 11, usable_from = 11 WHERE version = 10
+
+-- UPGRADE_12 --
+-- Stores may take releases only.
+ALTER TABLE partitions ADD COLUMN {if_not_exists} releases_only BOOLEAN;
+UPDATE schema_version SET version = 12 WHERE version = 11

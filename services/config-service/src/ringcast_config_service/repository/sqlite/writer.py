@@ -101,6 +101,10 @@ def _read_state(db: sqlite3.Connection, requests: Sequence[WriteRequest]) -> wri
         if not is_there and key not in state.deleted and key.store not in state.key_counts:
             state.key_counts[key.store] = db.execute(Sql.COUNT_KEYS, (key.store,)).fetchone()[0]
             state.policies[key.store] = mapping.to_policy(db.execute(Sql.GET_POLICY, (key.store,)).fetchone()[0])
+    for store in {request.store.name for request in requests if not request.of_release}:
+        found = db.execute(Sql.GET_POLICY, (store,)).fetchone()
+        if found is not None and mapping.to_policy(found[0]).releases_only:
+            state.releases_only.add(store)
     for ref in writes.touched_partitions(requests):
         if (key_id := state.keys.get(ref.key)) is not None:
             found = db.execute(Sql.GET_HEAD, (key_id, ref.partition)).fetchone()

@@ -155,6 +155,32 @@ async def test_releases_only_refuses_every_other_way_of_writing(service: Running
     await service.put(store_name, "a", "2")
 
 
+async def test_a_service_without_logins_publishes_nothing_that_has_to_be_approved(
+    service: Running, store_name: str
+) -> None:
+    await service.create(store_name)
+    await set_policy(service, store_name, approvals=1)
+    rows = [pb.KeyedWrite(key="k", row=pb.RowWrite(row_id="b", value="2", if_absent=True))]
+    await service.stub.StageRelease(pb.StageReleaseRequest(store=store_name, stage_id="one", rows=rows, complete=True))
+    approve = pb.ApproveReleaseRequest(store=store_name, number=1)
+    assert await refusal(service.stub.ApproveRelease(approve)) == (
+        ErrorCode.PERMISSION_DENIED,
+        "number",
+        f"release 1 of store {store_name!r} can't be approved by a client without a credential, since that does not "
+        "say who it is",
+    )
+    approve.digest = "x" * 129
+    assert await refusal(service.stub.ApproveRelease(approve)) == (
+        ErrorCode.INVALID_INPUT,
+        "digest",
+        "digest has 129 characters: at most 128 are allowed",
+    )
+    code, field, _ = await refusal(service.stub.PublishRelease(pb.PublishReleaseRequest(store=store_name, number=1)))
+    assert (code, field) == (ErrorCode.CONDITION_FAILED, "approvals")
+    await set_policy(service, store_name, "approvals")
+    await service.stub.PublishRelease(pb.PublishReleaseRequest(store=store_name, number=1))
+
+
 async def test_a_change_is_in_the_audit_log(service: Running, store_name: str) -> None:
     await service.create(store_name)
     await set_policy(service, store_name, max_rows=2, max_keys=1)

@@ -63,6 +63,8 @@ REQUESTS: dict[str, Any] = {
     "GetRelease": pb.GetReleaseRequest(store="s", number=1),
     "ListReleaseRows": pb.ListReleaseRowsRequest(store="s", number=1),
     "PublishRelease": pb.PublishReleaseRequest(store="s", number=1),
+    "ApproveRelease": pb.ApproveReleaseRequest(store="s", number=1),
+    "RevokeApproval": pb.ChangeReleaseRequest(store="s", number=1),
     "PauseRelease": pb.ChangeReleaseRequest(store="s", number=1),
     "ResumeRelease": pb.ChangeReleaseRequest(store="s", number=1),
     "StopRelease": pb.ChangeReleaseRequest(store="s", number=1),
@@ -197,6 +199,46 @@ async def test_what_a_role_allows_succeeds(stubs: Stubs) -> None:
 
 
 @attempt(
+    "the author of a release, in a store that wants an approval; a writer, who is no approver",
+    "approve it, or publish it without one",
+    "refused: it is published once another principal has approved it, who has the role",
+)
+async def test_nobody_approves_what_he_has_staged(stubs: Stubs) -> None:
+    await grant_all(stubs)
+    await stubs["admin"].SetStorePolicy(pb.SetStorePolicyRequest(name="s", policy=pb.StorePolicy(approvals=1)))
+    staged = await stubs["admin"].StageRelease(REQUESTS["StageRelease"])
+    approve = pb.ApproveReleaseRequest(store="s", number=1, digest=staged.digest, reason="looks well")
+    code, said = await outcome(stubs["admin"], "ApproveRelease", approve)
+    assert code is DENIED
+    assert "was staged by 'admin', and has to be approved by another principal" in said
+    assert (await outcome(stubs["writer"], "ApproveRelease", approve))[0] is DENIED
+    code, said = await outcome(stubs["writer"], "PublishRelease", REQUESTS["PublishRelease"])
+    assert code is grpc.StatusCode.ABORTED
+    assert "the policy approvals of its store wants 1, and it has 0" in said
+    approved = await stubs["approver"].ApproveRelease(approve)
+    assert [(each.principal, each.reason) for each in approved.approvals] == [("approver", "looks well")]
+    await stubs["writer"].PublishRelease(REQUESTS["PublishRelease"])
+
+
+@attempt(
+    "a writer of a store that takes releases only",
+    "write directly, or lift the policy",
+    "refused, naming the policy, or the role that is missing; nothing is written",
+)
+async def test_a_writer_can_not_go_round_releases(stubs: Stubs) -> None:
+    await grant_all(stubs)
+    await stubs["admin"].SetStorePolicy(pb.SetStorePolicyRequest(name="s", policy=pb.StorePolicy(releases_only=True)))
+    for name in ("Put", "Delete", "Commit", "Write"):
+        code, said = await outcome(stubs["writer"], name, REQUESTS[name])
+        assert code is DENIED, name
+        assert "takes no direct writes, its policy releases_only is set" in said
+    code, said = await outcome(stubs["writer"], "SetStorePolicy", pb.SetStorePolicyRequest(name="s"))
+    assert (code, "has no role admin for store 's'" in said) == (DENIED, True)
+    rows = (await stubs["reader"].Get(pb.GetRequest(store="s", key="k", row_ids=["a"]))).rows
+    assert [(row.row_id, row.value, row.version) for row in rows] == [("a", "v", 1)]
+
+
+@attempt(
     "a principal without a role for a store",
     "see it in lists of stores or roles",
     "the lists leave it out",
@@ -240,7 +282,7 @@ async def test_each_message_of_a_stream_is_looked_at(stubs: Stubs) -> None:
 
 
 async def test_without_any_role_everybody_may_do_everything(stubs: Stubs) -> None:
-    for name in REQUESTS.keys() - {"GrantRole"}:
+    for name in REQUESTS.keys() - {"GrantRole", "ApproveRelease"}:  # which is of his own release here
         assert (await outcome(stubs["nobody"], name, REQUESTS[name]))[0] is not DENIED
     me = await stubs["nobody"].WhoAmI(pb.WhoAmIRequest())
     assert (me.principal, list(me.roles), me.unrestricted) == ("nobody", [], True)

@@ -32,6 +32,7 @@ _HELP: Final = {
     "max_rows_per_second": "Rows a second that an instance of the service takes, for all principals together",
     "burst_rows": "Rows that may come at once after a pause",
     "releases_only": "Rows change only by releases, and every other write is refused",
+    "approvals": "Principals other than its author who have to approve a release before it is published",
     "history_retention_ms": "How long revisions are kept once they were replaced, in place of the service's setting",
 }
 

@@ -1,4 +1,4 @@
-"""``ringcast release stage|list|show|diff|publish|pause|resume|stop|wait|undo|drop``."""
+"""``ringcast release stage|list|show|diff|approve|revoke|publish|pause|resume|stop|wait|undo|drop``."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ from ringcast_wire import (
 )
 
 from ringcast_cli import _exit_codes as codes
+from ringcast_cli._approval_commands import approve, revoke
 from ringcast_cli._client import service_client
 from ringcast_cli._config import CliConfig
 from ringcast_cli._options import Duration, patience_option, settings_of, shared_options
 from ringcast_cli._output import note, print_json, print_table, visible
 from ringcast_cli._reading import input_of, open_input, reading_options
-from ringcast_cli._release_words import Waves, failure_words, gate_words, state_words
+from ringcast_cli._release_words import Waves, approval_words, failure_words, gate_words, state_words
 from ringcast_cli._source import BadLineError, InputError
 from ringcast_cli._sync_command import InputRows, difference_options
 
@@ -202,6 +203,10 @@ def diff(context: click.Context, store: str, number: int, conflicts: bool) -> No
                     _print_row(row)
 
     asyncio.run(run())
+
+
+release.add_command(approve)
+release.add_command(revoke)
 
 
 @release.command()
@@ -433,6 +438,12 @@ def _print_release(info: ReleaseInfo, certificate: ReleaseCertificate | None, co
     state = state_words(info.state, info.rollout)
     click.echo(f"release {info.number} of {visible(info.store)}: {state} ({_counts(info)}, {info.bytes} bytes)")
     click.echo(_line("staged", info.staged_at_ms, info.author, info.reason))
+    if info.digest:
+        click.echo(f"digest {info.digest}")
+    for approval in info.approvals:
+        click.echo(_line("approved", approval.approved_at_ms, approval.principal, approval.reason))
+    if info.state is ReleaseState.STAGED and (waits := approval_words(len(info.approvals), info.approvals_needed)):
+        click.echo(waits)
     if info.changed_by:
         click.echo(_line("changed", info.changed_at_ms, info.changed_by, info.change_reason))
     if info.rollout is not None:

@@ -46,6 +46,15 @@ def failure_words(rollout: Rollout) -> str:
     return f"the gate of {wave_words(rollout)} failed, so the service undid the release: {visible(rollout.failure)}"
 
 
+def approval_words(has: int, needed: int) -> str:
+    """What a staged release waits for before it can be published; empty if it has the approvals that it needs."""
+    lacks = needed - has
+    if lacks <= 0:
+        return ""
+    more = "" if not has else " more"
+    return f"it waits for {lacks}{more} approval{'' if lacks == 1 else 's'}"
+
+
 def gate_words(rollout: Rollout) -> str:
     """What the wave that is under way waits for; empty if it is not at its gate."""
     if rollout.paused or not rollout.at_gate:

@@ -12,14 +12,14 @@ import click
 from msgspec.structs import asdict
 from ringcast.fleet import DEFAULT_PATIENCE_S, FleetReader, RowAnswers
 from ringcast_client import RevisionRecord, RowReleaseInfo
-from ringcast_wire import UnavailableError
+from ringcast_wire import ReleaseState, UnavailableError
 
 from ringcast_cli._client import service_client
 from ringcast_cli._config import CliConfig
 from ringcast_cli._lag_command import seconds
 from ringcast_cli._options import patience_option, settings_of, shared_options
 from ringcast_cli._output import print_json, print_table, visible
-from ringcast_cli._release_words import gate_words, state_words, wave_words
+from ringcast_cli._release_words import approval_words, gate_words, state_words, wave_words
 from ringcast_cli._why import RowFacts, Stored, concerned, conclude
 
 _COLUMNS: Final = ["worker", "owns", "heard", "applied", "handler", "failed", "since", "error"]
@@ -134,6 +134,8 @@ def _stored_line(facts: RowFacts) -> str:
 def _awaited(release: RowReleaseInfo) -> str:
     """How far a release is that is to change the row."""
     rollout, not_yet = release.rollout, "it has not changed the row yet"
+    if release.state is ReleaseState.STAGED and (waits := approval_words(release.approvals, release.approvals_needed)):
+        return f"{release.state}: {not_yet}; {waits}"
     if rollout is None or not release.wave:
         return f"{release.state}: {not_yet}"
     words = f"{state_words(release.state, rollout)}: {not_yet}"

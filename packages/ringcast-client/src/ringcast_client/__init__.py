@@ -11,6 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ringcast_wire import ReleaseGate
+
     from ringcast_client._bulk_batches import InvalidRowError
     from ringcast_client._bulk_write import BulkWrite
     from ringcast_client._change_writer import ChangeWriter
@@ -38,7 +40,13 @@ if TYPE_CHECKING:
         WhoAmI,
     )
     from ringcast_client._release_proofs import ReleaseCertificate, ReleaseLack, ReleaseProof
-    from ringcast_client._release_records import ReleaseInfo, ReleaseKeyInfo, ReleaseRowInfo, RowReleaseInfo
+    from ringcast_client._release_records import (
+        ReleaseApprovalInfo,
+        ReleaseInfo,
+        ReleaseKeyInfo,
+        ReleaseRowInfo,
+        RowReleaseInfo,
+    )
     from ringcast_client._releases import StagedRelease
     from ringcast_client._reseal import ResealResult
     from ringcast_client._status import JetStreamStatus, ServiceStatus, StreamStatus
@@ -73,7 +81,9 @@ __all__ = [
     "OnInvalid",
     "PutResult",
     "RejectedRow",
+    "ReleaseApprovalInfo",
     "ReleaseCertificate",
+    "ReleaseGate",
     "ReleaseInfo",
     "ReleaseKeyInfo",
     "ReleaseLack",
@@ -122,7 +132,9 @@ _HOMES = {
     "OnInvalid": "_records",
     "PutResult": "_records",
     "RejectedRow": "_records",
+    "ReleaseApprovalInfo": "_release_records",
     "ReleaseCertificate": "_release_proofs",
+    "ReleaseGate": "_releases",
     "ReleaseInfo": "_release_records",
     "ReleaseKeyInfo": "_release_records",
     "ReleaseLack": "_release_proofs",

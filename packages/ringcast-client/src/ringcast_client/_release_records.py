@@ -25,6 +25,15 @@ class ReleaseKeyInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseApprovalInfo:
+    """That a principal has approved a release."""
+
+    principal: str
+    approved_at_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseInfo:
     """A release: rows of several keys that are staged together, and published together.
 
@@ -33,7 +42,9 @@ class ReleaseInfo:
     ``rows_kept``: whether it can still be undone. ``problem``: why publishing or undoing has halted, which is tried
     again. ``proven_at_ms``: when it was proven that every worker has applied it, 0 if that is not proven, and
     ``proven_by``: the instance of the config service that proved it; neither is known in a list. ``rollout``: its
-    waves, and how far they are; ``None``: it is published all at once.
+    waves, and how far they are; ``None``: it is published all at once. ``digest``: of what is staged; empty where an
+    older build of the service has staged it. ``approvals``: the first first, and ``approvals_needed``: how many the
+    policy of the store wants now; neither is known in a list.
     """
 
     store: str
@@ -56,6 +67,9 @@ class ReleaseInfo:
     proven_at_ms: int = 0
     proven_by: str = ""
     rollout: Rollout | None = None
+    digest: str = ""
+    approvals: tuple[ReleaseApprovalInfo, ...] = ()
+    approvals_needed: int = 0
 
     @property
     def is_paused(self) -> bool:
@@ -102,7 +116,8 @@ class RowReleaseInfo:
 
     ``version`` and ``undo_version``: what the row was published and written back with, 0 if it was not.
     ``proven_at_ms``: when the release was proven, 0 if it is not. ``wave``: in which the row is, 0 where the release
-    has no waves; ``rollout``: how far these are.
+    has no waves; ``rollout``: how far these are. ``approvals`` that the release has, ``approvals_needed`` by the policy
+    of the store now.
     """
 
     number: int
@@ -113,6 +128,8 @@ class RowReleaseInfo:
     proven_at_ms: int
     wave: int = 0
     rollout: Rollout | None = None
+    approvals: int = 0
+    approvals_needed: int = 0
 
 
 def release_number(number: int) -> int:
@@ -143,6 +160,9 @@ def release_info(release: pb.Release) -> ReleaseInfo:
         release.proven_at_ms,
         release.proven_by,
         rollout_info(release.rollout) if release.HasField("rollout") else None,
+        release.digest,
+        tuple(ReleaseApprovalInfo(each.principal, each.approved_at_ms, each.reason) for each in release.approvals),
+        release.approvals_needed,
     )
 
 

@@ -192,6 +192,8 @@ class ReleaseCalls:
                 each.proven_at_ms,
                 each.wave,
                 rollout_info(each.rollout) if each.HasField("rollout") else None,
+                each.approvals,
+                each.approvals_needed,
             )
             for each in reply.releases
         ]
@@ -212,7 +214,8 @@ class ReleaseCalls:
         ``gate``: what has to hold after each wave; otherwise the service undoes the release.
 
         Raises:
-            ConditionFailedError: a row has been written since it was staged; or it is not staged. Nothing is published.
+            ConditionFailedError: a row has been written since it was staged, or it has too few approvals; or it is not
+                staged. Nothing is published.
             InvalidInputError: ``waves`` are no such list, or ``gate`` is out of its ranges.
         """
         checked = check_gate(gate)
@@ -221,6 +224,31 @@ class ReleaseCalls:
         )
         request.gate.CopyFrom(pb.ReleaseGate(**asdict(checked)))
         return release_info(await self._again(self._calls.rpc.PublishRelease, request))
+
+    async def approve_release(
+        self, store: str, number: int, *, digest: str = "", reason: str | None = None
+    ) -> ReleaseInfo:
+        """Approves what is staged as a release, for the policy ``approvals`` of its store; again: changes nothing.
+
+        ``digest``: that of the :class:`ReleaseInfo` that was looked at; something else is then not approved.
+
+        Raises:
+            ConditionFailedError: it is not staged, or something else is.
+            PermissionDeniedError: this client has staged it, or has no credential, or no role APPROVER.
+        """
+        request = pb.ApproveReleaseRequest(
+            store=store, number=release_number(number), reason=check_why(reason), digest=digest
+        )
+        return release_info(await self._again(self._calls.rpc.ApproveRelease, request))
+
+    async def revoke_approval(self, store: str, number: int, *, reason: str | None = None) -> ReleaseInfo:
+        """Takes the approval of this client back; nothing if there is none.
+
+        Raises:
+            ConditionFailedError: the release is not staged any more.
+        """
+        request = pb.ChangeReleaseRequest(store=store, number=release_number(number), reason=check_why(reason))
+        return release_info(await self._again(self._calls.rpc.RevokeApproval, request))
 
     async def pause_release(self, store: str, number: int, *, reason: str | None = None) -> ReleaseInfo:
         """Has no more rows published of a release with waves, until it is resumed. What is published stays.

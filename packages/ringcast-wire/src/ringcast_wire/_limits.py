@@ -86,6 +86,8 @@ MAX_RELEASE_BYTES: Final = 1024 * MIB
 """Bytes of all rows of one release: ids, values and metadata."""
 MAX_OPEN_RELEASES: Final = 20
 """Releases of one store that are being staged, staged, being published or being undone."""
+MAX_APPROVALS: Final = 20
+"""Of a release: as many as the policy of a store may want."""
 MAX_KEPT_RELEASES: Final = 1_000
 """Releases of one store that are known; the oldest that are done are forgotten."""
 MAX_RELEASE_PAGE: Final = 100

@@ -30,6 +30,7 @@ class StorePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     ``history_retention_ms`` is how long old revisions are kept, in place of the service's own setting.
 
     ``releases_only``: rows change only by releases, which are published and undone; every other write is refused.
+    ``approvals``: a release is published only when so many principals other than its author have approved it.
     """
 
     max_rows: int | None = None
@@ -40,6 +41,7 @@ class StorePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     burst_rows: int | None = None
     history_retention_ms: int | None = None
     releases_only: bool | None = None
+    approvals: int | None = None
 
 
 NO_POLICY: Final = StorePolicy()
@@ -52,6 +54,7 @@ POLICY_RANGES: Final[dict[str, tuple[int, int]]] = {
     "burst_rows": (limits.MAX_BATCH_ROWS, 1_000_000_000),
     "history_retention_ms": (MIN_HISTORY_RETENTION_MS, MAX_RETENTION_MS),
     "releases_only": (False, True),
+    "approvals": (0, limits.MAX_APPROVALS),
 }
 """The lowest and the highest value of each policy."""
 

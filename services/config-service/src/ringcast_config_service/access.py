@@ -79,6 +79,8 @@ RULES: Final[dict[str, Rule]] = {
     "GetRelease": Rule(Role.READER),
     "ListReleaseRows": Rule(Role.READER),
     "PublishRelease": Rule(Role.WRITER),
+    "ApproveRelease": Rule(Role.APPROVER),
+    "RevokeApproval": Rule(Role.APPROVER),
     "PauseRelease": Rule(Role.WRITER),
     "ResumeRelease": Rule(Role.WRITER),
     "StopRelease": Rule(Role.WRITER),

@@ -60,6 +60,7 @@ MAX_GATES: Final = 32
 _EXPIRY_S: Final = 60.0
 _ROW_RELEASES: Final = 20
 _MAX_PROBLEM_CHARS: Final = 500
+_MAX_DIGEST_CHARS: Final = 128
 
 
 class ReleasePage(NamedTuple):
@@ -146,6 +147,22 @@ class Releases:
         this instance works at it."""
         words = names.check_name("store", store), number, self._staged_ms, by
         return self._begun(await self._releases.publish(*words, check_waves(waves), check_gate(gate)), by)
+
+    async def approve(self, store: str, number: int, by: Authorship, digest: str = "") -> Release:
+        """Notes that a principal approves what is staged as a release; ``digest``: of what it has seen, empty: any."""
+        if len(digest) > _MAX_DIGEST_CHARS:
+            raise InvalidInputError(
+                f"digest has {len(digest)} characters: at most {_MAX_DIGEST_CHARS} are allowed", field="digest"
+            )
+        release = await self._releases.approve(names.check_name("store", store), number, by, digest)
+        log.info("release.approved", store=store, release=number, principal=by.author)
+        return release
+
+    async def revoke_approval(self, store: str, number: int, by: Authorship) -> Release:
+        """Takes the approval of a principal back."""
+        release = await self._releases.revoke(names.check_name("store", store), number, by)
+        log.info("release.approval_revoked", store=store, release=number, principal=by.author)
+        return release
 
     async def pause(self, store: str, number: int, by: Authorship) -> Release:
         """Has no more rows published of a release with waves."""

@@ -444,7 +444,7 @@ class Store(_message.Message):
     def __init__(self, name: _Optional[str] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., hash: _Optional[str] = ..., inline_max_bytes: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[KeyInfo, _Mapping]]] = ..., history_id: _Optional[str] = ..., deletion: _Optional[_Union[Deletion, _Mapping]] = ..., lease_ttl_ms: _Optional[int] = ..., call_bound_ms: _Optional[int] = ..., migration: _Optional[_Union[Migration, _Mapping]] = ...) -> None: ...
 
 class StorePolicy(_message.Message):
-    __slots__ = ("max_rows", "max_bytes", "max_row_bytes", "max_keys", "max_rows_per_second", "burst_rows", "history_retention_ms", "releases_only")
+    __slots__ = ("max_rows", "max_bytes", "max_row_bytes", "max_keys", "max_rows_per_second", "burst_rows", "history_retention_ms", "releases_only", "approvals")
     MAX_ROWS_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_ROW_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -453,6 +453,7 @@ class StorePolicy(_message.Message):
     BURST_ROWS_FIELD_NUMBER: _ClassVar[int]
     HISTORY_RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
     RELEASES_ONLY_FIELD_NUMBER: _ClassVar[int]
+    APPROVALS_FIELD_NUMBER: _ClassVar[int]
     max_rows: int
     max_bytes: int
     max_row_bytes: int
@@ -461,7 +462,8 @@ class StorePolicy(_message.Message):
     burst_rows: int
     history_retention_ms: int
     releases_only: bool
-    def __init__(self, max_rows: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_row_bytes: _Optional[int] = ..., max_keys: _Optional[int] = ..., max_rows_per_second: _Optional[int] = ..., burst_rows: _Optional[int] = ..., history_retention_ms: _Optional[int] = ..., releases_only: _Optional[bool] = ...) -> None: ...
+    approvals: int
+    def __init__(self, max_rows: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_row_bytes: _Optional[int] = ..., max_keys: _Optional[int] = ..., max_rows_per_second: _Optional[int] = ..., burst_rows: _Optional[int] = ..., history_retention_ms: _Optional[int] = ..., releases_only: _Optional[bool] = ..., approvals: _Optional[int] = ...) -> None: ...
 
 class StorePolicyInfo(_message.Message):
     __slots__ = ("name", "policy", "rows", "bytes", "keys")
@@ -779,7 +781,7 @@ class Committed(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class Release(_message.Message):
-    __slots__ = ("store", "number", "state", "rows", "bytes", "published", "undone", "skipped", "keys", "author", "reason", "staged_at_ms", "changed_by", "change_reason", "changed_at_ms", "rows_kept", "problem", "proven_at_ms", "proven_by", "rollout")
+    __slots__ = ("store", "number", "state", "rows", "bytes", "published", "undone", "skipped", "keys", "author", "reason", "staged_at_ms", "changed_by", "change_reason", "changed_at_ms", "rows_kept", "problem", "proven_at_ms", "proven_by", "rollout", "digest", "approvals", "approvals_needed")
     STORE_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -800,6 +802,9 @@ class Release(_message.Message):
     PROVEN_AT_MS_FIELD_NUMBER: _ClassVar[int]
     PROVEN_BY_FIELD_NUMBER: _ClassVar[int]
     ROLLOUT_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    APPROVALS_FIELD_NUMBER: _ClassVar[int]
+    APPROVALS_NEEDED_FIELD_NUMBER: _ClassVar[int]
     store: str
     number: int
     state: ReleaseState
@@ -820,7 +825,20 @@ class Release(_message.Message):
     proven_at_ms: int
     proven_by: str
     rollout: ReleaseRollout
-    def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., state: _Optional[_Union[ReleaseState, str]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., published: _Optional[int] = ..., undone: _Optional[int] = ..., skipped: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[ReleaseKey, _Mapping]]] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., staged_at_ms: _Optional[int] = ..., changed_by: _Optional[str] = ..., change_reason: _Optional[str] = ..., changed_at_ms: _Optional[int] = ..., rows_kept: _Optional[bool] = ..., problem: _Optional[str] = ..., proven_at_ms: _Optional[int] = ..., proven_by: _Optional[str] = ..., rollout: _Optional[_Union[ReleaseRollout, _Mapping]] = ...) -> None: ...
+    digest: str
+    approvals: _containers.RepeatedCompositeFieldContainer[ReleaseApproval]
+    approvals_needed: int
+    def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., state: _Optional[_Union[ReleaseState, str]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., published: _Optional[int] = ..., undone: _Optional[int] = ..., skipped: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[ReleaseKey, _Mapping]]] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., staged_at_ms: _Optional[int] = ..., changed_by: _Optional[str] = ..., change_reason: _Optional[str] = ..., changed_at_ms: _Optional[int] = ..., rows_kept: _Optional[bool] = ..., problem: _Optional[str] = ..., proven_at_ms: _Optional[int] = ..., proven_by: _Optional[str] = ..., rollout: _Optional[_Union[ReleaseRollout, _Mapping]] = ..., digest: _Optional[str] = ..., approvals: _Optional[_Iterable[_Union[ReleaseApproval, _Mapping]]] = ..., approvals_needed: _Optional[int] = ...) -> None: ...
+
+class ReleaseApproval(_message.Message):
+    __slots__ = ("principal", "approved_at_ms", "reason")
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    APPROVED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    approved_at_ms: int
+    reason: str
+    def __init__(self, principal: _Optional[str] = ..., approved_at_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ReleaseRollout(_message.Message):
     __slots__ = ("waves", "partitions", "wave", "at_gate", "paused", "waits_for", "failure", "gate")
@@ -918,6 +936,18 @@ class PublishReleaseRequest(_message.Message):
     gate: ReleaseGate
     def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., reason: _Optional[str] = ..., waves: _Optional[_Iterable[int]] = ..., gate: _Optional[_Union[ReleaseGate, _Mapping]] = ...) -> None: ...
 
+class ApproveReleaseRequest(_message.Message):
+    __slots__ = ("store", "number", "reason", "digest")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    number: int
+    reason: str
+    digest: str
+    def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., reason: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
+
 class ChangeReleaseRequest(_message.Message):
     __slots__ = ("store", "number", "reason")
     STORE_FIELD_NUMBER: _ClassVar[int]
@@ -945,7 +975,7 @@ class ListRowReleasesResponse(_message.Message):
     def __init__(self, releases: _Optional[_Iterable[_Union[RowRelease, _Mapping]]] = ...) -> None: ...
 
 class RowRelease(_message.Message):
-    __slots__ = ("number", "state", "outcome", "version", "undo_version", "proven_at_ms", "wave", "rollout")
+    __slots__ = ("number", "state", "outcome", "version", "undo_version", "proven_at_ms", "wave", "rollout", "approvals", "approvals_needed")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
@@ -954,6 +984,8 @@ class RowRelease(_message.Message):
     PROVEN_AT_MS_FIELD_NUMBER: _ClassVar[int]
     WAVE_FIELD_NUMBER: _ClassVar[int]
     ROLLOUT_FIELD_NUMBER: _ClassVar[int]
+    APPROVALS_FIELD_NUMBER: _ClassVar[int]
+    APPROVALS_NEEDED_FIELD_NUMBER: _ClassVar[int]
     number: int
     state: ReleaseState
     outcome: ReleaseOutcome
@@ -962,7 +994,9 @@ class RowRelease(_message.Message):
     proven_at_ms: int
     wave: int
     rollout: ReleaseRollout
-    def __init__(self, number: _Optional[int] = ..., state: _Optional[_Union[ReleaseState, str]] = ..., outcome: _Optional[_Union[ReleaseOutcome, str]] = ..., version: _Optional[int] = ..., undo_version: _Optional[int] = ..., proven_at_ms: _Optional[int] = ..., wave: _Optional[int] = ..., rollout: _Optional[_Union[ReleaseRollout, _Mapping]] = ...) -> None: ...
+    approvals: int
+    approvals_needed: int
+    def __init__(self, number: _Optional[int] = ..., state: _Optional[_Union[ReleaseState, str]] = ..., outcome: _Optional[_Union[ReleaseOutcome, str]] = ..., version: _Optional[int] = ..., undo_version: _Optional[int] = ..., proven_at_ms: _Optional[int] = ..., wave: _Optional[int] = ..., rollout: _Optional[_Union[ReleaseRollout, _Mapping]] = ..., approvals: _Optional[int] = ..., approvals_needed: _Optional[int] = ...) -> None: ...
 
 class ProveReleaseRequest(_message.Message):
     __slots__ = ("store", "number")

@@ -184,6 +184,16 @@ class ConfigServiceStub:
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.PublishReleaseRequest.SerializeToString,
                 response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
                 _registered_method=True)
+        self.ApproveRelease = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/ApproveRelease',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ApproveReleaseRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+                _registered_method=True)
+        self.RevokeApproval = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/RevokeApproval',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+                _registered_method=True)
         self.PauseRelease = channel.unary_unary(
                 '/ringcast.config.v1.ConfigService/PauseRelease',
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.SerializeToString,
@@ -471,10 +481,25 @@ class ConfigServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PublishRelease(self, request, context):
-        """Begins to publish a staged release, unless one of its rows has changed since it was staged (CONDITION_FAILED). The
+        """Begins to publish a staged release, unless one of its rows has changed since it was staged, or it has fewer approvals
+        than the policy of the store wants (CONDITION_FAILED). The
         service goes on by itself, whatever happens to the caller or to an instance: GetRelease tells how far it is. The same
         call again changes nothing.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ApproveRelease(self, request, context):
+        """Approves what is staged as a release, and takes that back as long as it is staged. A principal counts once, its author
+        and clients without a credential never (PERMISSION_DENIED). The same again changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeApproval(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -736,6 +761,16 @@ def add_ConfigServiceServicer_to_server(servicer, server):
             'PublishRelease': grpc.unary_unary_rpc_method_handler(
                     servicer.PublishRelease,
                     request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.PublishReleaseRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.Release.SerializeToString,
+            ),
+            'ApproveRelease': grpc.unary_unary_rpc_method_handler(
+                    servicer.ApproveRelease,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ApproveReleaseRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.Release.SerializeToString,
+            ),
+            'RevokeApproval': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeApproval,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.FromString,
                     response_serializer=ringcast__wire_dot___proto_dot_config__pb2.Release.SerializeToString,
             ),
             'PauseRelease': grpc.unary_unary_rpc_method_handler(
@@ -1623,6 +1658,60 @@ class ConfigService:
             target,
             '/ringcast.config.v1.ConfigService/PublishRelease',
             ringcast__wire_dot___proto_dot_config__pb2.PublishReleaseRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ApproveRelease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/ApproveRelease',
+            ringcast__wire_dot___proto_dot_config__pb2.ApproveReleaseRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeApproval(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/RevokeApproval',
+            ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.SerializeToString,
             ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
             options,
             channel_credentials,

@@ -60,6 +60,16 @@ class ReleaseCalls(ConfigServiceServicer):
 
         return _message(await answer(context, work()))
 
+    async def ApproveRelease(self, request: pb.ApproveReleaseRequest, context: Context) -> pb.Release:
+        async def work() -> Release:
+            by = authorship(caller_of(context), request.reason)
+            return await self._releases.approve(request.store, request.number, by, request.digest)
+
+        return _message(await answer(context, work()))
+
+    async def RevokeApproval(self, request: pb.ChangeReleaseRequest, context: Context) -> pb.Release:
+        return await _changed(self._releases.revoke_approval, request, context)
+
     async def PauseRelease(self, request: pb.ChangeReleaseRequest, context: Context) -> pb.Release:
         return await _changed(self._releases.pause, request, context)
 
@@ -121,6 +131,9 @@ def _message(release: Release) -> pb.Release:
         proven_at_ms=release.proven_at_ms,
         proven_by=release.proven_by,
         rollout=_rollout(release.rollout),
+        digest=release.digest or "",
+        approvals=[pb.ReleaseApproval(**approval._asdict()) for approval in release.approvals],
+        approvals_needed=release.approvals_needed,
     )
 
 
@@ -166,6 +179,8 @@ def _row_release(found: RowRelease) -> pb.RowRelease:
         proven_at_ms=found.proven_at_ms,
         wave=found.wave,
         rollout=_rollout(found.rollout),
+        approvals=found.approvals,
+        approvals_needed=found.approvals_needed,
     )
 
 

@@ -56,7 +56,7 @@ def version_of(sql: ReleaseStatements, store: str, number: int, key: str, row_id
 
 def of_row(sql: ReleaseStatements, store: str, key: str, row_id: str, limit: int) -> Transaction[list[RowRelease]]:
     """The newest releases that have a row, as long as their rows are kept."""
-    yield from check_store(sql, store)
+    needed = (yield from check_store(sql, store)).policy.approvals or 0
     found = yield Ask(sql.row_releases, (store, key, row_id, limit))
     return [
         RowRelease(
@@ -68,8 +68,10 @@ def of_row(sql: ReleaseStatements, store: str, key: str, row_id: str, limit: int
             proven_at_ms,
             wave,
             to_rollout(rollout),
+            approvals,
+            needed,
         )
-        for number, state, outcome, version, undo_version, proven_at_ms, wave, rollout in found
+        for number, state, outcome, version, undo_version, proven_at_ms, wave, rollout, approvals in found
     ]
 
 

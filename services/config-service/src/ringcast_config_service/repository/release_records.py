@@ -39,10 +39,20 @@ class ReleaseKey(NamedTuple):
     deleted: int
 
 
+class Approval(NamedTuple):
+    """That a principal has approved a release."""
+
+    principal: str
+    approved_at_ms: int
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class Release:
     """A release as it is stored; the columns of ``release_columns``. What follows those is not read for a list.
 
+    ``digest``: of what is staged (:mod:`~.repository.release_approvals`); ``None``: an older build has staged it.
+    ``approvals_needed``: how many the policy of its store wants now.
     ``proven_at_ms``: 0 as long as it is not proven. ``proven_by``: the instance that proved it.
     """
 
@@ -68,9 +78,12 @@ class Release:
     changed_at_ms: int
     worked_at_ms: int
     rollout: Rollout | None = None
+    digest: str | None = None
     keys: tuple[ReleaseKey, ...] = ()
     proven_at_ms: int = 0
     proven_by: str = ""
+    approvals: tuple[Approval, ...] = ()
+    approvals_needed: int = 0
 
     @property
     def place(self) -> str:
@@ -101,6 +114,7 @@ class Release:
             self.change_reason,
             self.problem,
             None if self.rollout is None else msgspec.json.encode(self.rollout).decode(),
+            self.digest,
         )
 
 
@@ -149,7 +163,7 @@ class KeyRevisions(NamedTuple):
 class RowRelease(NamedTuple):
     """A release that has a row, and what became of the row. ``version`` and the rest: 0 where there is none.
 
-    ``wave``: in which the row is.
+    ``wave``: in which the row is. ``approvals`` that it has, ``approvals_needed`` by the policy of the store now.
     """
 
     number: int
@@ -160,6 +174,8 @@ class RowRelease(NamedTuple):
     proven_at_ms: int
     wave: int = 0
     rollout: Rollout | None = None
+    approvals: int = 0
+    approvals_needed: int = 0
 
 
 class Certificate(NamedTuple):
@@ -221,8 +237,25 @@ class ReleaseRepository(Protocol):
         to the next. ``gate``: what has to hold then.
 
         Raises:
-            ConditionFailedError: a row was written since, or the release is in a state in which it can't be.
+            ConditionFailedError: a row was written since, or the release has too few approvals, or is in a state in
+                which it can't be.
             KeyDeletedError: one of its keys is deleted.
+        """
+
+    async def approve(self, store: str, number: int, by: Authorship, digest: str = "") -> Release:
+        """Notes that a principal approves a staged release; ``digest``: what it approves, empty: what is staged.
+
+        Raises:
+            ConditionFailedError: it is not staged, or something else is.
+            PermissionDeniedError: the principal has staged it, or one of the two is not known.
+            LimitExceededError: as many as may be have approved it.
+        """
+
+    async def revoke(self, store: str, number: int, by: Authorship) -> Release:
+        """Takes the approval of a principal back.
+
+        Raises:
+            ConditionFailedError: the release is not staged any more.
         """
 
     async def pause(self, store: str, number: int, by: Authorship) -> Release:

@@ -196,14 +196,12 @@ def _requests(
         reason += f": {release.change_reason or release.reason}"
     by = Authorship(release.changed_by, cut_reason(reason))
     number = 0 if release.work == UNDO else release.number
-    words: dict[str, Any] = {
-        "generation": generation,
-        "skip_conflicts": True,
-        "by": by,
-        "release": number,
-        "of_release": True,
-    }
-    return [WriteRequest(store, key, writes, **words) for key, writes in by_key.items()]
+    return [
+        WriteRequest(
+            store, key, writes, generation=generation, skip_conflicts=True, by=by, release=number, of_release=True
+        )
+        for key, writes in by_key.items()
+    ]
 
 
 def cut_reason(reason: str) -> str:

@@ -40,6 +40,8 @@ class ReleaseStatements(NamedTuple):
     """The statements that the transactions use, of one database, by their names in the ``queries.sql`` files."""
 
     lock_store_name: str
+    lock_policy: str
+    get_policy: str
     get_store: str
     next_release: str
     count_open_releases: str
@@ -80,6 +82,10 @@ class ReleaseStatements(NamedTuple):
     set_undone: str
     remove_release_rows: str
     release_page: str
+    insert_approval: str
+    delete_approval: str
+    release_approvals: str
+    forget_approvals: str
 
 
 class Ask(NamedTuple):
@@ -146,7 +152,7 @@ def check_keys(sql: ReleaseStatements, release: Release, keys: Sequence[str] | N
 def to_release(record: Sequence[Any]) -> Release:
     """From the columns of ``release_columns``."""
     release = Release(*record)
-    rollout: Any = record[-1]
+    rollout: Any = record[-2]
     return replace(release, state=ReleaseState(release.state), kept=bool(release.kept), rollout=to_rollout(rollout))
 
 

@@ -38,6 +38,7 @@ from ringcast_config_service.repository.base import (
     StoreRecord,
 )
 from ringcast_config_service.repository.packing import pack_metadata, unpack_metadata
+from ringcast_config_service.repository.release_approvals import HOST, check_approved, digest_after, with_approvals
 from ringcast_config_service.repository.release_draw import draw
 from ringcast_config_service.repository.release_proofs import with_proof
 from ringcast_config_service.repository.release_records import (
@@ -68,8 +69,6 @@ from ringcast_config_service.repository.release_transactions import (
 )
 
 NAMED_CONFLICTS: Final = 10
-_HOST: Final = "host:"
-"""Begins the name of a client without a credential, which may come from another address with its next batch."""
 _BUSY: Final = {ReleaseState.PUBLISHING, ReleaseState.PUBLISHED}
 _DROPPABLE: Final = {ReleaseState.STAGING, ReleaseState.STAGED}
 
@@ -91,7 +90,7 @@ def stage(sql: ReleaseStatements, store: StoreRecord, batch: StageBatch, by: Aut
     if record.partition_count != store.partition_count:
         raise UnavailableError(f"store {store.name!r} was purged and created again just now: try again")
     release = yield from _staging(sql, store.name, batch, by)
-    if release.author != by.author and not release.author.startswith(_HOST):
+    if release.author != by.author and not release.author.startswith(HOST):
         raise InvalidInputError(
             f"stage_id {shown(batch.stage_id)} is that of {release.place}, which another principal has begun",
             field="stage_id",
@@ -112,6 +111,7 @@ def stage(sql: ReleaseStatements, store: StoreRecord, batch: StageBatch, by: Aut
         rows=before + len(batch.rows),
         bytes=release.bytes + sum(staged.row.size for staged in batch.rows),
         batches=release.batches + 1,
+        digest=digest_after(release.digest, before, batch.rows),
     )
     _check_size(release)
     yield Each(sql.insert_release_row, [*_columns(release, before, batch.rows)])
@@ -148,6 +148,7 @@ def _staging(sql: ReleaseStatements, store: str, batch: StageBatch, by: Authorsh
             yield Ask(sql.forget_release_keys, (store, number - limits.MAX_KEPT_RELEASES))
             yield Ask(sql.forget_release_partitions, (store, number - limits.MAX_KEPT_RELEASES))
             yield Ask(sql.forget_release_proofs, (store,))
+            yield Ask(sql.forget_approvals, (store,))
             found = yield Ask(sql.find_stage, (store, batch.stage_id))
     if not found:
         raise InvalidInputError(
@@ -237,7 +238,8 @@ def publish(
     it writes to, for ``waves``.
 
     Raises:
-        ConditionFailedError: the release is in another state, or is published without waves, or in others.
+        ConditionFailedError: the release is in another state, or is published without waves, or in others, or has too
+            few approvals.
     """
     _, release = yield from locked(sql, store, number)
     if release.state in _BUSY:
@@ -246,6 +248,7 @@ def publish(
         return (yield from _try_again(sql, release))
     if release.state is not ReleaseState.STAGED:
         raise wrong_state(release, "published")
+    yield from check_approved(sql, release)
     if not waves:
         return (yield from begin(sql, release, ReleaseState.PUBLISHING, PUBLISH, 0, by, "PublishRelease"))
     rollout, drawn = draw(number, partitions, waves, gate)
@@ -351,7 +354,8 @@ def get(sql: ReleaseStatements, store: str, number: int) -> Transaction[Release]
     """A release with its keys."""
     yield from check_store(sql, store)
     release = to_only_release((yield Ask(sql.get_release, (store, number))), store, number)
-    return (yield from with_proof(sql, (yield from with_keys(sql, release))))
+    release = yield from with_approvals(sql, (yield from with_keys(sql, release)))
+    return (yield from with_proof(sql, release))
 
 
 def listed(sql: ReleaseStatements, store: str, before: int, limit: int) -> Transaction[list[Release]]:

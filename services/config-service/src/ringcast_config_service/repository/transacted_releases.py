@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ringcast_wire import DEFAULT_GATE, KeyCertificate, ReleaseGate
 
-from ringcast_config_service.repository import release_proofs, release_waves, releases
+from ringcast_config_service.repository import release_approvals, release_proofs, release_waves, releases
 from ringcast_config_service.repository.base import Authorship, StoreRecord
 from ringcast_config_service.repository.release_records import (
     Certificate,
@@ -64,6 +64,12 @@ class TransactedReleases(ABC):
         await self._read(lambda: releases.check_publishable(self._sql, store, number, staged_ms))
         partitions = await self._read(lambda: release_waves.partitions(self._sql, store, number)) if waves else []
         return await self._call(lambda: releases.publish(self._sql, store, number, by, waves, partitions, gate))
+
+    async def approve(self, store: str, number: int, by: Authorship, digest: str = "") -> Release:
+        return await self._call(lambda: release_approvals.approve(self._sql, store, number, by, digest))
+
+    async def revoke(self, store: str, number: int, by: Authorship) -> Release:
+        return await self._call(lambda: release_approvals.revoke(self._sql, store, number, by))
 
     async def pause(self, store: str, number: int, by: Authorship) -> Release:
         return await self._call(lambda: release_waves.pause(self._sql, store, number, by))

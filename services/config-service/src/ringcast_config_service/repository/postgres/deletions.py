@@ -152,6 +152,7 @@ class PostgresDeletions:
                     Sql.DROP_RELEASE_KEYS,
                     Sql.DROP_RELEASE_PARTITIONS,
                     Sql.DROP_RELEASE_PROOFS,
+                    Sql.DROP_APPROVALS,
                     Sql.DROP_RELEASES,
                     Sql.DROP_RELEASE_NUMBERS,
                 ):

@@ -16,6 +16,10 @@ CAST(extract(epoch FROM now()) * 1000 AS BIGINT)
 -- Locks the row: other instances may be about to change it.
 FOR UPDATE
 
+-- for_share --
+-- Locks the row against all changes, but not against others that only look.
+FOR SHARE
+
 -- for_key_share --
 -- Locks the row against FOR UPDATE, but not against updates that leave its primary key alone.
 FOR KEY SHARE

@@ -5,7 +5,7 @@
 -- release_columns --
 -- A release as releases.to_release reads it.
 store, number, stage_id, state, work, kept, row_count, byte_count, batches, reached, published, undone, skipped,
-author, reason, changed_by, change_reason, problem, staged_at_ms, changed_at_ms, worked_at_ms, rollout
+author, reason, changed_by, change_reason, problem, staged_at_ms, changed_at_ms, worked_at_ms, rollout, digest
 
 -- found_version --
 -- The version of the live row that a row of a release is about, 0 if there is none. A subquery for each row keeps to the
@@ -42,6 +42,10 @@ SET old_value = (
 -- The store $1, which can't be purged before the transaction ends.
 SELECT name FROM stores WHERE name = $1 {for_key_share}
 
+-- LOCK_POLICY --
+-- The store $1, whose policies can't change before the transaction ends.
+SELECT name FROM stores WHERE name = $1 {for_share}
+
 -- NEXT_RELEASE --
 -- The next number of a release of the store $1; others wait for it until the transaction ends.
 INSERT INTO release_numbers (store, last) VALUES ($1, 1)
@@ -54,7 +58,7 @@ SELECT count(*) FROM releases WHERE store = $1 AND state IN ('staging', 'staged'
 -- INSERT_RELEASE --
 -- Creates the release $2 of the store $1 with the stage id $3; $4 stages it, because of $5.
 INSERT INTO releases ({release_columns})
-VALUES ($1, $2, $3, 'staging', '', true, 0, 0, 0, 0, 0, 0, 0, $4, $5, '', '', '', {now_ms}, {now_ms}, {now_ms}, NULL)
+VALUES ($1, $2, $3, 'staging', '', true, 0, 0, 0, 0, 0, 0, 0, $4, $5, '', '', '', {now_ms}, {now_ms}, {now_ms}, NULL, NULL)
 
 -- FIND_STAGE --
 -- The release of the store $1 with the stage id $2, locked.
@@ -76,7 +80,7 @@ SELECT {release_columns} FROM releases WHERE store = $1 AND number < $2 ORDER BY
 -- Stores what changes of the release $2 of the store $1.
 UPDATE releases
 SET state = $3, work = $4, kept = $5, row_count = $6, byte_count = $7, batches = $8, reached = $9, published = $10,
-    undone = $11, skipped = $12, changed_by = $13, change_reason = $14, problem = $15, rollout = $16,
+    undone = $11, skipped = $12, changed_by = $13, change_reason = $14, problem = $15, rollout = $16, digest = $17,
     worked_at_ms = {now_ms},
     changed_at_ms = CASE WHEN state <> $3 THEN {now_ms} ELSE changed_at_ms END
 WHERE store = $1 AND number = $2
@@ -125,6 +129,31 @@ DELETE FROM release_partitions WHERE store = $1 AND number <= $2
 -- Forgets what proves releases of the store $1 that are not there.
 DELETE FROM release_proofs WHERE store = $1 AND stage_id NOT IN (SELECT r.stage_id FROM releases r WHERE r.store = $1)
 
+-- FORGET_APPROVALS --
+-- Forgets the approvals of releases of the store $1 that are not there.
+DELETE FROM release_approvals
+WHERE store = $1 AND stage_id NOT IN (SELECT r.stage_id FROM releases r WHERE r.store = $1)
+
+---- Approvals ----
+
+-- INSERT_APPROVAL --
+-- Notes that $3 approves what the release with the stage id $2 of the store $1 has, which is $4, because of $5.
+INSERT INTO release_approvals (store, stage_id, principal, digest, reason, approved_at_ms)
+VALUES ($1, $2, $3, $4, $5, {now_ms})
+ON CONFLICT (store, stage_id, principal) DO UPDATE
+SET digest = excluded.digest, reason = excluded.reason, approved_at_ms = excluded.approved_at_ms
+
+-- DELETE_APPROVAL --
+-- Takes that of $3 back.
+DELETE FROM release_approvals WHERE store = $1 AND stage_id = $2 AND principal = $3 RETURNING principal
+
+-- RELEASE_APPROVALS --
+-- Who else than its author has approved what the release $2 of the store $1 has, and when; the first first.
+SELECT a.principal, a.approved_at_ms, a.reason
+FROM releases r JOIN release_approvals a ON a.store = r.store AND a.stage_id = r.stage_id
+WHERE r.store = $1 AND r.number = $2 AND a.digest = r.digest AND a.principal <> r.author
+ORDER BY a.approved_at_ms, a.principal
+
 ---- Proofs ----
 
 -- RELEASE_REVISIONS --
@@ -147,12 +176,15 @@ SELECT version FROM release_rows WHERE store = $1 AND number = $2 AND config_key
 
 -- ROW_RELEASES --
 -- Up to $4 releases of the store $1 that have the row $3 of the key $2, the newest first, and when each was proven; the
--- wave in which the row is, and how far the waves are.
+-- wave in which the row is, and how far the waves are; how many have approved it.
 SELECT r.number, r.state, s.outcome, s.version, s.undo_version, coalesce((
     SELECT max(p.proven_at_ms) FROM release_proofs p WHERE p.store = r.store AND p.stage_id = r.stage_id
 ), 0), coalesce((
     SELECT w.wave FROM release_partitions w WHERE w.store = r.store AND w.number = r.number AND w.partition = s.partition
-), 0), r.rollout
+), 0), r.rollout, (
+    SELECT count(*) FROM release_approvals a
+    WHERE a.store = r.store AND a.stage_id = r.stage_id AND a.digest = r.digest AND a.principal <> r.author
+)
 FROM releases r JOIN release_rows s ON s.store = r.store AND s.number = r.number
 WHERE r.store = $1 AND s.config_key = $2 AND s.row_id = $3 ORDER BY r.number DESC LIMIT $4
 
@@ -347,6 +379,10 @@ DELETE FROM release_partitions WHERE store = $1
 -- DROP_RELEASE_PROOFS --
 -- Removes what proves them.
 DELETE FROM release_proofs WHERE store = $1
+
+-- DROP_APPROVALS --
+-- Removes their approvals.
+DELETE FROM release_approvals WHERE store = $1
 
 -- DROP_RELEASES --
 -- Removes the releases.

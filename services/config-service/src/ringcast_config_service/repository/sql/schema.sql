@@ -199,8 +199,22 @@ CREATE TABLE IF NOT EXISTS releases (
     -- How far its waves are: JSON text, null where it has none. work is 'wave' then, which older builds leave alone, and
     -- '' while it is paused.
     rollout TEXT,
+    -- Of the rows that are staged: how many, and a hash. Null, or with another number than row_count, where an older
+    -- build has staged some.
+    digest TEXT,
     PRIMARY KEY (store, number),
     UNIQUE (store, stage_id)
+);
+
+-- Who has approved what a release has, which is its digest. By the stage id, as release_proofs.
+CREATE TABLE IF NOT EXISTS release_approvals (
+    store {text} NOT NULL,
+    stage_id {text} NOT NULL,
+    principal {text} NOT NULL,
+    digest TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    approved_at_ms BIGINT NOT NULL,
+    PRIMARY KEY (store, stage_id, principal)
 );
 
 -- In which wave of a release each partition is that it writes to: 1 is the first.

@@ -183,6 +183,16 @@ ALTER TABLE schema_version ADD COLUMN {if_not_exists} usable_from BIGINT;
 UPDATE schema_version SET version = 11, usable_from = 11 WHERE version = 10
 
 -- UPGRADE_12 --
--- Stores may take releases only.
+-- Stores may take releases only, and want them approved.
 ALTER TABLE partitions ADD COLUMN {if_not_exists} releases_only BOOLEAN;
+ALTER TABLE releases ADD COLUMN {if_not_exists} digest TEXT;
+CREATE TABLE IF NOT EXISTS release_approvals (
+    store {text} NOT NULL,
+    stage_id {text} NOT NULL,
+    principal {text} NOT NULL,
+    digest TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    approved_at_ms BIGINT NOT NULL,
+    PRIMARY KEY (store, stage_id, principal)
+);
 UPDATE schema_version SET version = 12 WHERE version = 11

@@ -123,6 +123,7 @@ class SqliteDeletions:
                     Sql.DROP_RELEASE_KEYS,
                     Sql.DROP_RELEASE_PARTITIONS,
                     Sql.DROP_RELEASE_PROOFS,
+                    Sql.DROP_APPROVALS,
                     Sql.DROP_RELEASES,
                     Sql.DROP_RELEASE_NUMBERS,
                 ):

@@ -14,6 +14,9 @@ CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
 -- for_update --
 -- Nothing: a write transaction is alone.
 
+-- for_share --
+-- The same.
+
 -- for_key_share --
 -- The same.
 

@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 _SQL: Final = ReleaseStatements(
     lock_store_name=Sql.LOCK_STORE_NAME,
+    lock_policy=Sql.LOCK_POLICY,
+    get_policy=Sql.GET_POLICY,
     get_store=Sql.GET_STORE,
     next_release=Sql.NEXT_RELEASE,
     count_open_releases=Sql.COUNT_OPEN_RELEASES,
@@ -58,6 +60,10 @@ _SQL: Final = ReleaseStatements(
     set_undone=Sql.SET_UNDONE,
     remove_release_rows=Sql.REMOVE_RELEASE_ROWS,
     release_page=Sql.RELEASE_PAGE,
+    insert_approval=Sql.INSERT_APPROVAL,
+    delete_approval=Sql.DELETE_APPROVAL,
+    release_approvals=Sql.RELEASE_APPROVALS,
+    forget_approvals=Sql.FORGET_APPROVALS,
 )
 
 

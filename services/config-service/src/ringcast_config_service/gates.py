@@ -15,6 +15,10 @@ from ringcast_config_service.repository import KeyRevisions, Release, ReleaseRep
 
 _FIRST_PAUSE_S: Final = 0.1
 _MAX_PAUSE_S: Final = 1.0
+_NOTE_S: Final = 1.5
+"""How old a note may be when the workers have been asked again, and say the same. It also says that an instance works
+at the release: with looks of 2 s and pauses of 1 s it comes every 4.5 s at the latest, before another one takes the
+release over (``releases.TAKEOVER_MS``)."""
 _MAX_WHY_CHARS: Final = 400
 
 
@@ -46,6 +50,7 @@ class Gates:
         gate, place = rollout.gate, (release.store, release.number)
         keys: Sequence[KeyRevisions] | None = None if release.published else ()
         good_s, proven_s, pause_s = time.monotonic(), None, _FIRST_PAUSE_S
+        noted, noted_s = "", good_s
         while True:
             try:
                 if keys is None:
@@ -59,18 +64,20 @@ class Gates:
             if pending:
                 if now_s - good_s >= gate.patience_ms / 1000:
                     return _cut(f"not proven within {gate.patience_ms / 1000:g} s: {_said(pending[0])}")
-                waits_for = f"proof: {_said(pending[0])}"
+                lacks = waits_for = f"proof: {_said(pending[0])}"
             else:
                 good_s, proven_s = now_s, now_s if proven_s is None else proven_s
                 baked_ms = 1000 * (now_s - proven_s)
                 if baked_ms >= gate.bake_ms:
                     return ""
-                waits_for = f"bake time: {baked_ms / 1000:.0f} of {gate.bake_ms / 1000:g} s"
-            try:
-                if not await self._releases.note_gate(*place, rollout.wave, _cut(waits_for)):
-                    return None
-            except UnavailableError:
-                pass  # it is judged all the same, and the verdict waits for the database
+                lacks, waits_for = "bake time", f"bake time: {baked_ms / 1000:.0f} of {gate.bake_ms / 1000:g} s"
+            if lacks != noted or now_s - noted_s >= _NOTE_S:
+                try:
+                    if not await self._releases.note_gate(*place, rollout.wave, _cut(waits_for)):
+                        return None
+                    noted, noted_s = lacks, now_s
+                except UnavailableError:
+                    pass  # it is judged all the same, and the verdict waits for the database
             await asyncio.sleep(pause_s)
             pause_s = min(_MAX_PAUSE_S, 2 * pause_s)
 

@@ -228,8 +228,11 @@ class Access:
         return bool(caller.reason) and self._has(caller, Role.BREAK_GLASS, store)
 
     def _has(self, caller: Caller, role: Role, store: str) -> bool:
-        places = ((name, place) for name in (*caller.names, ALL) for place in (store, ALL))
-        return any(role in self._roles.get(place, ()) for place in places)
+        roles = self._roles
+        for name in (*caller.names, ALL):  # a loop, since every call comes here
+            if role in roles.get((name, store), ()) or role in roles.get((name, ALL), ()):
+                return True
+        return False
 
     def _each(self, method: str, caller: Caller) -> AuditFact | None:
         """A call for several stores, some of which break-glass may show."""

@@ -67,9 +67,10 @@ class Logins:
         return self._login(tokens[0])
 
     def _login(self, token: str) -> Login:
-        if self.is_revoked(digest(token)):
+        sent = digest(token)
+        if self.is_revoked(sent):
             raise _unknown()
-        known = self._tokens.find(token) if self._tokens is not None else None
+        known = self._tokens.find(sent) if self._tokens is not None else None
         if known is not None:
             found = Login(known.principal, expires_at_s=known.expires_at_s)
             if found.has_expired:

@@ -10,7 +10,7 @@ import grpc
 from ringcast_service import ConfigError, setting
 from ringcast_wire import EventLog, InvalidInputError
 from ringcast_wire.grpc import read_login_file
-from ringcast_wire.tokens import KnownToken, digest, read_known_tokens
+from ringcast_wire.tokens import KnownToken, read_known_tokens
 
 from ringcast_config_service.watched_file import WatchedFile
 
@@ -97,9 +97,9 @@ class Tokens:
     def __init__(self, path: str) -> None:
         self._file: WatchedFile[list[KnownToken]] = WatchedFile(path, read_known_tokens, [])
 
-    def find(self, token: str) -> KnownToken | None:
-        """What the file says of this token now; ``None``: nothing."""
-        sent, found = digest(token), None
+    def find(self, sent: bytes) -> KnownToken | None:
+        """What the file says now of the token with this digest; ``None``: nothing."""
+        found = None
         for known in self.known():  # all of them, so that the time reveals nothing
             if hmac.compare_digest(known.digest, sent):
                 found = known

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from ringcast_wire import EventLog, InvalidInputError
@@ -49,7 +49,7 @@ class WatchedFile(Generic[T]):
         """What it holds now; each call looks whether the file has changed."""
         now = time.monotonic()
         try:
-            stat = Path(self._path).stat()
+            stat = os.stat(self._path)  # a Path costs each call more than the look itself
             seen = stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_size
             if seen != self._seen or now >= self._again_at:
                 # Also when it can't be used: no call reads it again before it changes, or some time has gone by.

@@ -413,13 +413,17 @@ async def test_what_a_store_forbids_halts_a_release_and_changes_nothing(bench: B
     await bench.repo.releases.publish("s", 1, DAY_MS, BY)
     with pytest.raises(LimitExceededError, match="policy max_rows allows 1"):
         await work(bench, 1)
+    assert await bench.repo.releases.counts() == {"publishing": 1}
     await bench.repo.releases.set_problem("s", 1, "why")
+    assert await bench.repo.releases.counts() == {"halted": 1}
     halted = await bench.repo.releases.get("s", 1)
     assert (halted.state, halted.published, halted.problem) == (ReleaseState.PUBLISHING, 0, "why")
     await bench.repo.policies.set_policy("s", PolicyChange(StorePolicy(max_rows=2), frozenset()))
     await work(bench, 1)
     assert await bench.live() == {"a": "1", "b": "1"}
     assert (await bench.repo.releases.get("s", 1)).problem == ""
+    await stage(bench, staged("c", "1", 0), stage_id="two")
+    assert await bench.repo.releases.counts() == {"published": 1, "staged": 1}
 
 
 async def test_a_purge_takes_the_rows_of_releases_along(bench: Bench) -> None:

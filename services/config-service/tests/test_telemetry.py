@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client.parser import text_string_to_metric_families
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
-from ringcast_wire import WIRE_VERSION, BatchRequest, UnknownStoreError, encode, names
+from ringcast_wire import WIRE_VERSION, BatchRequest, ReleaseState, UnknownStoreError, encode, names
 from ringcast_wire.grpc import pb
 from ringcast_wire.metrics import SERVICE
 
@@ -176,6 +176,23 @@ async def test_labels_are_few_whatever_is_asked_for(
     _, samples = await scrape(config_service.metrics_url)
     assert value(samples, "config_service_fetches_total", kind="invalid", outcome="PROTOCOL") == 40
     assert not [labels for _, labels in samples if any(name == "store" for name, _ in labels)]
+
+
+async def test_releases_are_counted_by_state(
+    start: Any, nats_url: str, tmp_path: Any, store_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ringcast_config_service.releases._COUNT_S", 0.0)
+    database = f"sqlite:{tmp_path / 'ringcast.db'}"
+    async with start(nats_url, database, metrics_listen="127.0.0.1:0") as service:
+        url = f"http://{service.app.metrics_address}/metrics"
+        samples = await until(url, lambda found: value(found, "config_service_releases", state="halted") == 0)
+        states = {dict(labels)["state"] for name, labels in samples if name == "config_service_releases"}
+        assert states == {*ReleaseState, "halted"}
+        await service.create(store_name)
+        rows = [pb.KeyedWrite(key="k", row=pb.RowWrite(row_id="a", value="1", if_absent=True))]
+        staged = pb.StageReleaseRequest(store=store_name, stage_id="one", rows=rows, complete=True)
+        await service.stub.StageRelease(staged)
+        await until(url, lambda found: value(found, "config_service_releases", state="staged") == 1)
 
 
 async def test_an_outbox_that_grows_old_is_seen(

@@ -169,6 +169,14 @@ SERVICE: Final = (
         " wait.",
     ),
     _service(
+        "config_service_releases",
+        "gauge",
+        ("state",),
+        "releases",
+        "Releases of all stores by state, `halted` being one of them, as the database has them: the same at every "
+        "instance (15 s).",
+    ),
+    _service(
         "config_service_maintenance_leader",
         "gauge",
         (),

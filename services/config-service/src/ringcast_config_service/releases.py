@@ -44,7 +44,7 @@ from ringcast_config_service.repository import (
     StagedRow,
     Step,
 )
-from ringcast_config_service.telemetry import Measures
+from ringcast_config_service.telemetry import RELEASE_STATES, Measures
 from ringcast_config_service.writes.batches import RowInput, check_row_policy
 from ringcast_config_service.writes.terms import KeyedRow
 
@@ -58,6 +58,8 @@ _POLL_S: Final = 2.0
 MAX_GATES: Final = 32
 """Releases that one instance judges at once; others wait, or are another instance's."""
 _EXPIRY_S: Final = 60.0
+_COUNT_S: Final = 15.0
+"""How old the metric of releases by state may be."""
 _ROW_RELEASES: Final = 20
 _MAX_PROBLEM_CHARS: Final = 500
 _MAX_DIGEST_CHARS: Final = 128
@@ -276,7 +278,7 @@ class ReleaseWork:
             await asyncio.gather(*judging, return_exceptions=True)
 
     async def _run(self) -> None:
-        expiry_s = time.monotonic()
+        expiry_s = count_s = time.monotonic()
         while True:
             try:
                 for place in await self._releases.due(self._takeover_ms):
@@ -284,6 +286,9 @@ class ReleaseWork:
                 if time.monotonic() >= expiry_s:
                     expiry_s = time.monotonic() + _EXPIRY_S
                     await self._expire()
+                if time.monotonic() >= count_s:
+                    count_s = time.monotonic() + _COUNT_S
+                    self._measures.releases = dict.fromkeys(RELEASE_STATES, 0) | await self._releases.counts()
             except RingcastError as error:
                 log.warning("releases.unreadable", error=error)
             poll_s = time.monotonic() + _POLL_S

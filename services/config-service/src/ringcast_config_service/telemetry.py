@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from ringcast_wire import names
+from ringcast_wire import ReleaseState, names
 from ringcast_wire.metrics import Histogram, Sample
 from ringcast_wire.tracing import Tracing, checked_traceparent
 
@@ -23,6 +23,7 @@ CALLOUTS = (
     *("granted", "no_token", "unknown_token", "wrong_id", "no_role"),
     *("too_large", "malformed", "late", "busy"),
 )
+RELEASE_STATES = (*map(str, ReleaseState), "halted")
 LOGIN_FILES = ("tokens", "worker_tokens", "issuers")
 _FETCH_KINDS = (names.FETCH_BATCH, names.FETCH_FULL, names.FETCH_HEADS)
 
@@ -62,6 +63,8 @@ class Measures:
         self.callout_kicks = 0
         self.callout_duration = _histogram("callout_duration_seconds")
         self.outbox = OutboxState(0, None)
+        self.releases: dict[str, int] = {}
+        """Releases of all stores by state, as they were counted last; empty: not yet."""
         self.database_connected = True
         self.serving = dict.fromkeys(("reads", "writes", "bus"), False)
         self.gauges: dict[str, Callable[[], float]] = {}
@@ -136,6 +139,8 @@ class Measures:
     def _gauges(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
         yield "outbox_depth", (), self.outbox.depth
         yield "outbox_age_seconds", (), self.outbox_age_s
+        for state, count in self.releases.items():
+            yield "releases", (state,), count
         for name, read in self.gauges.items():
             name, _, label = name.partition(":")
             yield name, (label,) if label else (), read()

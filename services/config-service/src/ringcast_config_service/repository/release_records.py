@@ -344,5 +344,8 @@ class ReleaseRepository(Protocol):
     async def due(self, idle_ms: int) -> list[tuple[str, int]]:
         """Store and number of up to 100 releases that have something to do, and had no step for so long."""
 
+    async def counts(self) -> dict[str, int]:
+        """How many releases of all stores are in each state that one is in; ``halted`` is another one here."""
+
     async def set_problem(self, store: str, number: int, problem: str) -> None:
         """Notes why a step failed."""

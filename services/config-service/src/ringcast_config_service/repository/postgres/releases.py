@@ -79,6 +79,10 @@ class PostgresReleases(TransactedReleases):
         async with self._sessions.use("upkeep") as db:
             return [(store, number) for store, number in await db.fetch(Sql.DUE_RELEASES, idle_ms)]
 
+    async def counts(self) -> dict[str, int]:
+        async with self._sessions.use("upkeep") as db:
+            return dict(map(tuple, await db.fetch(Sql.COUNT_RELEASES)))
+
     async def set_problem(self, store: str, number: int, problem: str) -> None:
         async with self._sessions.use("upkeep") as db:
             await db.execute(Sql.SET_PROBLEM, store, number, problem)

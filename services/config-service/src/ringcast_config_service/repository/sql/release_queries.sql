@@ -94,6 +94,12 @@ UPDATE releases SET problem = $3, worked_at_ms = {now_ms} WHERE store = $1 AND n
 SELECT store, number FROM releases
 WHERE work <> '' AND worked_at_ms <= {now_ms} - $1::BIGINT ORDER BY worked_at_ms LIMIT 100
 
+-- COUNT_RELEASES --
+-- How many releases of all stores are in each state; those that have halted are in none of them.
+SELECT found.state, count(*) FROM (
+    SELECT CASE WHEN work <> '' AND problem <> '' THEN 'halted' ELSE state END AS state FROM releases
+) AS found GROUP BY found.state
+
 -- OLD_RELEASES --
 -- Releases that have been staged for $1 ms, or done for $2 ms, or are done and older than the newest $3 of their store,
 -- and still have their rows.

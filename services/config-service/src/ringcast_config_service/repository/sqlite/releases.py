@@ -77,6 +77,9 @@ class SqliteReleases(TransactedReleases):
     async def due(self, idle_ms: int) -> list[tuple[str, int]]:
         return await self._sessions.read(lambda db: db.execute(Sql.DUE_RELEASES, (idle_ms,)).fetchall())
 
+    async def counts(self) -> dict[str, int]:
+        return dict(await self._sessions.read(lambda db: db.execute(Sql.COUNT_RELEASES).fetchall()))
+
     async def set_problem(self, store: str, number: int, problem: str) -> None:
         await self._sessions.write(lambda db: db.execute(Sql.SET_PROBLEM, (store, number, problem)).rowcount)
 

@@ -44,16 +44,19 @@ async def instances(limited: Bench) -> AsyncIterator[Sequence[Repository]]:
     await second.close()
 
 
+TRIED_AGAIN = ("is locked by another process", "nothing was written, try again")
+
+
 async def outcome_of(repository: Repository, request: WriteRequest) -> WriteOutcome | Exception:
     """What becomes of a write; as a client does, it is tried again while another instance has SQLite's file locked,
-    or has had a lock of PostgreSQL for longer than the lock time-out."""
+    or has had a lock of PostgreSQL for longer than the lock time-out, or was in the way of each attempt."""
     while True:
         try:
             (outcome,) = (await repository.writer.write([request], 1)).outcomes
         except LockedError:
             continue
         except UnavailableError as error:
-            if "is locked by another process" not in str(error):
+            if not any(said in str(error) for said in TRIED_AGAIN):
                 raise
         else:
             return outcome

@@ -6,9 +6,10 @@ import logging
 from typing import Any
 
 import pytest
-from ringcast_config_service.repository import make_repository
+from ringcast_config_service.repository import PolicyChange, make_repository
 from ringcast_config_service.repository.sql.statements import SCHEMA_VERSION, USABLE_FROM
 from ringcast_service import ConfigError
+from ringcast_wire import StorePolicy
 
 Bench = Any  # of conftest.py
 
@@ -64,3 +65,21 @@ async def test_a_newer_database_that_newer_builds_alone_may_use_is_left_alone(be
         await refused.open()
     await refused.close()
     assert (await bench.ask(VERSIONS))[0][0] == SCHEMA_VERSION + 2
+
+
+async def test_a_policy_that_older_builds_would_leave_out_keeps_them_away(bench: Bench) -> None:
+    async def set_policy(lift: frozenset[str] = frozenset(), **policies: Any) -> None:
+        change = PolicyChange(StorePolicy(**policies), lift)
+        await bench.repo.policies.set_policy(bench.store.name, change)
+
+    await set_policy(max_keys=7)
+    assert await bench.ask(VERSIONS) == [(SCHEMA_VERSION, USABLE_FROM)]
+    await set_policy(approvals=0, releases_only=False)
+    assert await bench.ask(VERSIONS) == [(SCHEMA_VERSION, USABLE_FROM)], "nothing is asked for"
+    await set_policy(approvals=1)
+    assert await bench.ask(VERSIONS) == [(SCHEMA_VERSION, 12)]
+    await set_policy(frozenset({"approvals"}))
+    assert await bench.ask(VERSIONS) == [(SCHEMA_VERSION, 12)], "what was set once stays"
+    await bench.execute(f"UPDATE schema_version SET usable_from = {SCHEMA_VERSION + 1}")
+    await set_policy(releases_only=True)
+    assert await bench.ask(VERSIONS) == [(SCHEMA_VERSION, SCHEMA_VERSION + 1)], "never lower"

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from ringcast_wire import LimitExceededError, PermissionDeniedError, StorePolicy, limits
+
+_KNOWN_FROM: Final = {"releases_only": 12, "approvals": 12}
+"""From which version of the schema on a build knows a policy that it must not leave out: what was promised of the store
+would not hold."""
 
 
 class PolicyChange(NamedTuple):
@@ -23,6 +27,11 @@ class PolicyChange(NamedTuple):
         """What changes, with ``None`` for a policy that is removed."""
         given = {name: value for name, value in msgspec.structs.asdict(self.wanted).items() if value is not None}
         return given | dict.fromkeys(sorted(self.lift))
+
+
+def least_schema(policy: StorePolicy) -> int:
+    """The version of the schema that a build must know to keep a store's policies; 0: any."""
+    return max((version for name, version in _KNOWN_FROM.items() if getattr(policy, name)), default=0)
 
 
 def check_direct(store: str, releases_only: Container[str]) -> None:

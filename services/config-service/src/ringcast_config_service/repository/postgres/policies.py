@@ -6,7 +6,7 @@ from ringcast_wire import StorePolicy
 
 from ringcast_config_service.repository import audit, budgets, mapping
 from ringcast_config_service.repository.base import SERVICE, Authorship, StoreInfo
-from ringcast_config_service.repository.policies import PolicyChange
+from ringcast_config_service.repository.policies import PolicyChange, least_schema
 from ringcast_config_service.repository.postgres.audit import add_facts
 from ringcast_config_service.repository.postgres.session import Connection, Sessions
 from ringcast_config_service.repository.postgres.stores import store_info
@@ -34,6 +34,7 @@ class PostgresPolicies:
             policy = change.of(record.policy)
             if policy != record.policy:
                 await db.execute(Sql.SET_POLICY, name, mapping.from_policy(policy))
+                await db.execute(Sql.RAISE_USABLE_FROM, least_schema(policy))
                 await add_facts(db, [audit.fact(by, "SetStorePolicy", name, **change.details())])
             if budgets.limits_differ(policy, record.policy):
                 await _limit(db, name, record.partition_count, policy)

@@ -39,6 +39,10 @@ SELECT version FROM schema_version WHERE one = 1
 -- The version of the schema that a build must know to use a database whose schema is newer.
 SELECT usable_from FROM schema_version WHERE one = 1
 
+-- RAISE_USABLE_FROM --
+-- From now on a build must know version $1 of the schema at least.
+UPDATE schema_version SET usable_from = $1 WHERE one = 1 AND usable_from < $1
+
 -- GET_STORE --
 -- The store named $1, deleted or not.
 SELECT {store_columns}, policy, migration, deleted_at_ms, expires_at_ms FROM stores WHERE name = $1

@@ -8,7 +8,7 @@ from ringcast_wire import StorePolicy
 
 from ringcast_config_service.repository import audit, budgets, mapping
 from ringcast_config_service.repository.base import SERVICE, Authorship, StoreInfo
-from ringcast_config_service.repository.policies import PolicyChange
+from ringcast_config_service.repository.policies import PolicyChange, least_schema
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 from ringcast_config_service.repository.sqlite.audit import add_facts
 from ringcast_config_service.repository.sqlite.session import Sessions
@@ -28,6 +28,7 @@ class SqlitePolicies:
             policy = change.of(record.policy)
             if policy != record.policy:
                 db.execute(Sql.SET_POLICY, (name, mapping.from_policy(policy)))
+                db.execute(Sql.RAISE_USABLE_FROM, (least_schema(policy),))
                 add_facts(db, [audit.fact(by, "SetStorePolicy", name, **change.details())])
             if budgets.limits_differ(policy, record.policy):
                 _limit(db, name, record.partition_count, policy)

@@ -127,6 +127,10 @@ class Source:
         found = self._session.machine.partitions if self._host.sessions else {}
         return {number: part.applied for number, part in found.items()}
 
+    def loaded(self) -> Collection[int]:
+        """The partitions that its worker has loaded."""
+        return self._session.machine.loaded() if self._host.sessions else ()
+
     def rows(self) -> Iterator[Row]:
         """The live rows."""
         return self._session.machine.rows() if self._host.sessions else iter(())

@@ -118,6 +118,9 @@ class Host(Process):
     def applied(self) -> Mapping[int, int]:
         return {partition: self._applied.get(partition, 0) for partition in self._owned}
 
+    def loaded(self) -> Collection[int]:
+        return self._owned & self._loaded
+
     def rows(self) -> Iterator[Row]:
         return iter(self._rows.values())
 
@@ -242,8 +245,10 @@ class Host(Process):
         await asyncio.sleep(self.random.choice((0.001, 0.02, 0.2)) * self.random.random())
         if not self.cut:
             self._look_at_owned()
+            heads = self._around.record.heads
             for partition in sorted(self._owned):
-                await self._hear(partition)
+                if partition not in self._loaded or self._applied[partition] != heads[partition]:
+                    await self._hear(partition)
         self._news.clear()
 
     def _look_at_owned(self) -> None:
@@ -262,7 +267,8 @@ class Host(Process):
     async def _hear(self, partition: int) -> None:
         """What is new in a partition: the first time all of it, and then change after change."""
         record = self._around.record
-        await asyncio.sleep(self.random.choice((0.0, 0.0, 0.05)) * self.random.random())
+        times = (0.0, 0.0, 0.05) if partition in self._loaded else (0.0, 0.05, 1.0)
+        await asyncio.sleep(self.random.choice(times) * self.random.random())
         if partition not in self._owned or self.cut:
             return
         self._history = record.history
@@ -270,19 +276,19 @@ class Host(Process):
         for row in rows:
             if row.version > head:
                 continue
-            if row.deleted and row.row_id not in self._rows:
-                continue  # it never had it
+            if row.deleted and partition not in self._loaded:
+                continue  # it loads the live rows
             if row.deleted:
-                del self._rows[row.row_id]
+                self._rows.pop(row.row_id, None)
             else:
                 self._rows[row.row_id] = row
             if self._group is not None:
                 self._group.take(record.change(row))
-            if partition in self._loaded:
-                self._applied[partition] = row.version
-            await asyncio.sleep(0)
+            await asyncio.sleep(self.random.choice((0.0, 0.0, 0.0, 0.02)) * self.random.random())
             if partition not in self._owned:
                 return
+            if partition in self._loaded:
+                self._applied[partition] = row.version
         self._applied[partition] = head
         self._loaded.add(partition)
 

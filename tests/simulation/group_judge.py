@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 from ringcast import Change
 from ringcast.hosting import SealEntry
+from ringcast_wire import GroupSeal, limits
 
+from tests.simulation.group_store import partition_of_seal
 from tests.simulation.sticky_judge import Violation
 
 
@@ -24,20 +26,18 @@ class GroupJudge:
 
     Args:
         is_held: whether the lease of a process stands, as the server has it.
-        is_sealed_full: whether a seal names as many versions as it can: answers beyond them are not counted.
     """
 
-    def __init__(
-        self, now: Callable[[], float], is_held: Callable[[str], bool], is_sealed_full: Callable[[], bool]
-    ) -> None:
+    def __init__(self, now: Callable[[], float], is_held: Callable[[str], bool]) -> None:
         self.begun = 0
         """Deliveries."""
         self.repeats = 0
         """Of what was settled."""
         self._now = now
         self._is_held = is_held
-        self._is_sealed_full = is_sealed_full
         self._written: dict[str, int] = {}
+        self._partitions: dict[str, int] = {}
+        """Of each row."""
         self._flights: dict[str, _Flight] = {}
         self._settled: dict[str, int] = {}
         self._had: set[str] = set()
@@ -45,11 +45,14 @@ class GroupJudge:
         self._over: set[str] = set()
         self._deleted: dict[str, bool] = {}
         self._settled_by: dict[tuple[str, int], str] = {}
+        self._beyond: set[tuple[str, int]] = set()
+        """What was settled so far above a seal that it has no room for the versions in between."""
         self._violation: str = ""
 
     def written(self, change: Change) -> None:
         """A row has a new version."""
         self._written[change.row_id] = change.version
+        self._partitions[change.row_id] = change.partition
         self._deleted[change.row_id] = change.deleted
 
     def given(self, holder: str, change: Change) -> None:
@@ -68,7 +71,7 @@ class GroupJudge:
         if change.version == self._settled.get(row):
             self.repeats += 1
             before = self._settled_by[row, change.version]
-            if before not in self._over and not self._is_sealed_full():
+            if before not in self._over and (row, change.version) not in self._beyond:
                 self._broken(f"{holder} repeats {row} {change.version}, which {before} had settled")
         self._flights[row] = _Flight(holder, change.version)
         if not change.deleted:
@@ -88,6 +91,15 @@ class GroupJudge:
             if change.deleted:
                 self._had.discard(row)
         return True
+
+    def claimed(self, partition: int, seal: GroupSeal) -> None:
+        """Another process goes on from a seal. What it has no room to say, comes again."""
+        room = limits.MAX_SEAL_PENDING - len(seal.pending)
+        self._beyond |= {
+            (row, version)
+            for row, version in self._settled.items()
+            if self._partitions[row] == partition and version - seal.revision - 1 > room
+        }
 
     def over(self, holder: str) -> None:
         """A process is gone, or its lease is."""
@@ -115,7 +127,7 @@ class GroupJudge:
         return [
             f"{key} says {entry.seal}, and the head is {head}"
             for key, entry in entries.items()
-            if (head := heads[int(key.rsplit(".", 1)[1])])
+            if (head := heads[partition_of_seal(key)])
             if entry.seal is None or entry.seal.pending or entry.seal.revision != head
         ]
 

@@ -8,11 +8,16 @@ from typing import Final
 
 from ringcast import Change
 from ringcast.hosting import ConflictError, SealEntry
-from ringcast_wire import GroupSeal, PartitionRows, Row, limits
+from ringcast_wire import GroupSeal, PartitionRows, Row
 
 from tests.simulation.engine import Scheduler
 
 TTL_S: Final = 3.0
+
+
+def partition_of_seal(key: str) -> int:
+    """Of which partition a seal is."""
+    return int(key.rsplit(".", 1)[1])
 
 
 class Record:
@@ -61,13 +66,19 @@ class Record:
 
 
 class Bus:
-    """The leases and the seals: what NATS keeps. ``told`` is called once a lease has come or gone."""
+    """The leases and the seals: what NATS keeps.
 
-    def __init__(self, scheduler: Scheduler, told: Callable[[], None]) -> None:
+    ``told`` is called once a lease has come or gone, and ``claimed`` where a seal has another holder than before.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, told: Callable[[], None], claimed: Callable[[int, GroupSeal], None]
+    ) -> None:
         self.leases: dict[str, str] = {}
         self.entries: dict[str, SealEntry] = {}
         self._scheduler = scheduler
         self._told = told
+        self._claimed = claimed
         self._numbers: dict[str, int] = {}
         self._written = 0
 
@@ -89,16 +100,14 @@ class Bus:
 
     def put(self, key: str, seal: GroupSeal, last: int) -> int:
         """By compare-and-set."""
-        if self.entries.get(key, SealEntry(0, None)).revision != last:
+        before = self.entries.get(key, SealEntry(0, None))
+        if before.revision != last:
             raise ConflictError(key)
+        if seal.holder and (before.seal is None or before.seal.holder != seal.holder):
+            self._claimed(partition_of_seal(key), seal)
         self._written += 1
         self.entries[key] = SealEntry(self._written, seal)
         return self._written
-
-    def is_sealed_full(self) -> bool:
-        """Whether a seal has no room for another version."""
-        most = limits.MAX_SEAL_PENDING
-        return any(entry.seal is not None and len(entry.seal.pending) >= most for entry in self.entries.values())
 
     def _expire(self, lease: str, number: int) -> None:
         if self._numbers[lease] == number and self.leases.pop(lease, None) is not None:

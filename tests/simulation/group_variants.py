@@ -10,11 +10,12 @@ from ringcast_heartbeat_agent.dispatch.catch_up import CatchUp
 from ringcast_heartbeat_agent.dispatch.consumer_session import ConsumerSession
 from ringcast_heartbeat_agent.dispatch.holdings import Holdings
 from ringcast_heartbeat_agent.dispatch.seal_keeper import SealKeeper
-from ringcast_heartbeat_agent.dispatch.seals import SealReads
+from ringcast_heartbeat_agent.dispatch.seals import Hold, Outcome, SealReads
 from ringcast_heartbeat_agent.dispatch.settlements import Settlements
 from ringcast_heartbeat_agent.dispatch.tally import Tally
 
 from tests.simulation.agent_variants import Variant
+from tests.simulation.group_host import Host
 
 _read = CatchUp._read
 _found = SealReads.found
@@ -42,13 +43,23 @@ def _held_whatever_the_lease(self: SealKeeper, partition: int) -> bool:
     return self.seals.is_held(partition)
 
 
-def _look_later(self: Holdings) -> None:
-    self._keeper.wake()
-
-
 def _has_news_but_of_reads(self: Settlements) -> bool:
     self._read = self._progress.missed.done
     return _has_news(self)
+
+
+def _resumes_by_reading(self: SealReads, partition: int, *words: Any, **more: Any) -> Outcome:
+    outcome = _found(self, partition, *words, **more)
+    one = self._partitions.get(partition)
+    if one is not None and one.state is Hold.CLAIMING and one.was_held and one.wanted is one.said:
+        one.state, one.wanted = Hold.HELD, None
+        return Outcome.RESUMED
+    return outcome
+
+
+def _nothing_dropped(self: Settlements, partition: int) -> tuple[int, ...]:
+    self._dropped.pop(partition, None)
+    return ()
 
 
 def _nothing(*_: Any) -> None:
@@ -72,16 +83,26 @@ VARIANTS: Final = {
         ((Settlements, "has_news", _has_news_but_of_reads),),
     ),
     "sees_no_short_absence": Variant(
-        "does not notice that a partition was another host's, where it is back before the next look",
+        "does not notice at once that a partition is another host's: it may be back before the next look",
         60,
-        ((Holdings, "look_soon", _look_later),),
+        ((Holdings, "partitions_changed", _nothing),),
+    ),
+    "claims_what_it_loads": Variant(
+        "claims and reads a partition that its worker still loads",
+        100,
+        ((Host, "loaded", Host.applied),),
     ),
     "keeps_what_it_dropped": Variant(
-        "takes a change that it dropped in doubt for delivered, where others are being read",
+        "takes a change that it dropped in doubt of its lease for delivered",
         300,
-        ((CatchUp, "dropped", _nothing),),
+        ((Settlements, "take_dropped", _nothing_dropped),),
     ),
     "takes_from_the_living": Variant("claims a partition whose holder lives", 60, ((SealReads, "found", _found_dead),)),
+    "resumes_by_reading": Variant(
+        "holds a partition again after a doubt once it has read that the seal is its own",
+        1_000,
+        ((SealReads, "found", _resumes_by_reading),),
+    ),
     "seals_ahead": Variant(
         "seals what is still in flight as settled", 300, ((Settlements, "_messages", _no_messages),)
     ),

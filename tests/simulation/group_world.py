@@ -30,8 +30,8 @@ class World:
         self.trace: list[str] = []
         self.scheduler = Scheduler()
         self.record = Record(self.random)
-        self.bus = Bus(self.scheduler, self._leases_changed)
-        self.judge = GroupJudge(lambda: self.scheduler.now, self._is_held, self.bus.is_sealed_full)
+        self.judge = GroupJudge(lambda: self.scheduler.now, self._is_held)
+        self.bus = Bus(self.scheduler, self._leases_changed, self.judge.claimed)
         self.hosts: dict[str, Host] = {}
         self._lives = 0
         self._known: list[str] = []
@@ -60,6 +60,9 @@ class World:
             try:
                 self._start("a")
                 self._run_until(self.random.choice((0.3, 2.0)))
+                # A group without a seal begins with what changes from then on: nothing was promised before.
+                while len(self.bus.entries) < self.record.partitions:
+                    self._run_until(self.now + 0.1)
                 self._write()
                 self._fault()
                 self._run_until(_FAULTS_S)
@@ -176,13 +179,14 @@ class World:
         return incarnation in self.bus.leases.values()
 
     def _leases_changed(self) -> None:
+        """What reads the leases knows it at once; the hosts hear of it a moment later."""
+        for incarnation in self.judge.holders():
+            if not self._is_held(incarnation):
+                self.judge.over(incarnation)
         self.scheduler.after(self.random.uniform(0.0, 0.3), self._hear)
 
     def _hear(self) -> None:
         self._known = sorted(self.bus.leases)
-        for incarnation in self.judge.holders():
-            if not self._is_held(incarnation):
-                self.judge.over(incarnation)
         for host in self.hosts.values():
             if host.alive:
                 host.told()

@@ -86,6 +86,24 @@ def test_a_partition_is_fetched_only_after_its_filter_is_confirmed() -> None:
     assert (fetch.partition, fetch.since) == (1, None)
 
 
+def test_a_partition_is_loaded_once_its_rows_are_handed_over_and_tells_every_deletion_from_then_on() -> None:
+    bench = Bench()
+    bench.announced()
+    (fetch,) = bench.poll(FetchPartition)
+    assert bench.machine.loaded() == set()
+    part = PartitionRows(0, 2, True, [Row("b", "1", 2)])
+    bench.machine.fetches.partition_reply(fetch.request, part, bench.now)
+    (job,) = bench.poll(Apply)
+    assert bench.machine.loaded() == set()
+    bench.done(job)
+    assert bench.machine.loaded() == {0}
+    bench.event(2, 3, Change("never here", 3, True))
+    (job,) = bench.poll(Apply)
+    assert [(change.row_id, change.deleted) for change in job.changes] == [("never here", True)]
+    bench.machine.assign(frozenset())
+    assert bench.machine.loaded() == set()
+
+
 def test_only_so_many_partitions_are_fetched_at_once() -> None:
     bench = Bench(partitions=100)
     assert len(bench.poll(FetchPartition)) == MAX_FETCHES

@@ -8,16 +8,27 @@ import queue
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from typing import Any, NamedTuple, cast
 
 import dapr.conf
 import grpc
 import pytest
 from dapr.clients.grpc._response import ConfigurationResponse
+from ringcast import Change
 from ringcast_client import ConfigServiceClient, RowWrite
-from ringcast_testkit import AgentProcess, ConfigServiceProcess, NatsServer
-from ringcast_wire import limits
+from ringcast_heartbeat_agent.config import Config
+from ringcast_heartbeat_agent.dispatch.consumer_session import Delivery
+from ringcast_heartbeat_agent.dispatch.group import GroupContext
+from ringcast_heartbeat_agent.dispatch.key_shared import KeySharedGroup
+from ringcast_heartbeat_agent.dispatch.positions import Positions
+from ringcast_heartbeat_agent.dispatch.progress import History
+from ringcast_heartbeat_agent.dispatch.seal_keeper import Lease, SealCounts, Sealed, SealKeeper
+from ringcast_heartbeat_agent.dispatch.seal_pace import SealPace
+from ringcast_testkit import AgentProcess, ConfigServiceProcess, NatsServer, until
+from ringcast_testkit.dispatch import OwnsAll
+from ringcast_testkit.seals import HostLease, SealBucket
+from ringcast_wire import PartitionRows, Row, limits
 from ringcast_wire.grpc import ConfigServiceStub, pb
 
 PARTITIONS = 16
@@ -220,3 +231,166 @@ async def write(writer: Writer, store_name: str) -> Any:
         await asyncio.to_thread(write_all, rows)
 
     return write
+
+
+class GroupRecord:
+    """The service's rows of partition 0."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+        self.revision = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    def write(self, row_id: str, value: str | None) -> Change:
+        """The next version of a row, as the workers get it."""
+        self.revision += 1
+        self.rows[row_id] = Row(row_id, value or "", self.revision, value is None)
+        return Change("s", "list", 0, row_id, value, self.revision, value is None)
+
+    async def partition(self, *_place: Any, since: int, history: str) -> tuple[PartitionRows, str]:
+        await self.answers.wait()
+        whole = history != "h" or since > self.revision
+        rows = [row for row in self.rows.values() if (not row.deleted if whole else row.version > since)]
+        return PartitionRows(0, self.revision, whole, sorted(rows, key=lambda row: row.version)), "h"
+
+
+class CountedPace(SealPace):
+    """Counts the steps of a keeper, each of which begins with a look at the group."""
+
+    steps = 0
+
+    def take(self, now: float) -> int:
+        self.steps += 1
+        return super().take(now)
+
+
+class GroupHost(OwnsAll):
+    """One host: its worker, the group, and a consumer."""
+
+    history = "h"
+    changes_only = True
+
+    def __init__(self, bucket: SealBucket, record: GroupRecord, name: str, *, owns: bool, policy: str = "drop") -> None:
+        super().__init__()
+        self.lease: Any = HostLease(bucket, name)
+        self.owned = owns
+        self.is_loaded = True
+        self.revision = record.revision
+        self.counts = SealCounts()
+        self.pace = CountedPace()
+        self.warnings: list[str] = []
+        self._bucket = bucket
+        self._record = record
+        self._keeper: SealKeeper | None = None
+        context = GroupContext(
+            Config(window=100, retry_first_s=0.01, max_tries=2),
+            asyncio.create_task,
+            cast(Any, None),
+            History(cast(Any, record), Positions()),
+            cast(Any, self),
+        )
+        self.group = KeySharedGroup(self, "g", context, policy)
+        self.member, _ = self.group.join(
+            "one", (), capacity=1, changes_only=self.changes_only, session="", api="stream"
+        )
+        self.told: list[Delivery] = []
+        self._reading = asyncio.create_task(self._read())
+
+    # ---- what the group asks
+
+    def keeper(self, place: Any, group: Sealed, lease: Lease) -> SealKeeper:
+        self._keeper = SealKeeper(place, self._bucket, group, lease, self.counts, self.pace)
+        self.keeping = asyncio.create_task(self._keeper.run(None))
+        return self._keeper
+
+    def warn(self, _store: str, why: str) -> None:
+        self.warnings.append(why)
+
+    def owns(self, _partition: int) -> bool:
+        return self.owned
+
+    def applied(self) -> dict[int, int]:
+        return {0: self.revision} if self.owned else {}
+
+    def loaded(self) -> Collection[int]:
+        return {0} if self.owned and self.is_loaded else ()
+
+    # ---- what the test does
+
+    def take(self, change: Change) -> None:
+        """The worker hands a change over."""
+        self.group.take(change)
+        self.revision = change.version
+
+    def move(self, *, owns: bool) -> None:
+        """The partition is this host's, or another's."""
+        self.owned = owns
+        self.group.partitions_changed()
+
+    def answer(self, delivery: Delivery) -> None:
+        self.group.answer(self.member, [delivery.offset], [delivery.attempt])
+
+    def reject(self, delivery: Delivery) -> None:
+        self.group.answer(self.member, [], [], [(delivery.offset, delivery.attempt, "no")])
+
+    async def hears(self, count: int) -> list[tuple[str, int]]:
+        """Waits for so many deliveries."""
+        await until(lambda: len(self.told) >= count)
+        return [(each.change.row_id, each.change.version) for each in self.told]
+
+    async def holds(self, held: bool = True) -> None:
+        await until(lambda: self._keeper is not None and self._keeper.is_held(0) is held)
+
+    async def close_group(self) -> None:
+        """Ends the group. What it could not give up it still tries to."""
+        self._reading.cancel()
+        self.group.close()
+        await asyncio.wait({self.keeping}, timeout=0.1)
+
+    async def close(self) -> None:
+        await self.close_group()
+        self.keeping.cancel()
+
+    async def _read(self) -> None:
+        async for frame in self.member.frames():
+            self.told += frame.deliveries
+
+
+class GroupHostWithRows(GroupHost):
+    """A host whose worker has all rows, and whose consumer wants those that are there."""
+
+    changes_only = False
+
+    def row_ids(self, partitions: Collection[int] | None = None) -> list[str]:
+        return list(self._record.rows)
+
+    def change_of(self, row_id: str) -> Change | None:
+        row = self._record.rows.get(row_id)
+        return Change("s", "list", 0, row_id, row.value, row.version, row.deleted) if row is not None else None
+
+
+class GroupHosts:
+    """Makes hosts that share a bucket and a record."""
+
+    def __init__(self) -> None:
+        self.bucket = SealBucket()
+        self.record = GroupRecord()
+        self._made: list[GroupHost] = []
+
+    def __call__(self, name: str, *, owns: bool, policy: str = "drop", with_rows: bool = False) -> GroupHost:
+        kind = GroupHostWithRows if with_rows else GroupHost
+        self._made.append(kind(self.bucket, self.record, name, owns=owns, policy=policy))
+        return self._made[-1]
+
+    async def close(self) -> None:
+        for host in self._made:
+            await host.close()
+
+
+@pytest.fixture
+async def hosts() -> AsyncIterator[GroupHosts]:
+    """Makes hosts of one group that share its partition."""
+    made = GroupHosts()
+    yield made
+    await made.close()

@@ -2,172 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Collection
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from ringcast import Change
 from ringcast.hosting import SealEntry
-from ringcast_heartbeat_agent.config import Config
-from ringcast_heartbeat_agent.dispatch.consumer_session import Delivery
-from ringcast_heartbeat_agent.dispatch.group import GroupContext
-from ringcast_heartbeat_agent.dispatch.key_shared import KeySharedGroup
-from ringcast_heartbeat_agent.dispatch.positions import Positions
-from ringcast_heartbeat_agent.dispatch.progress import History
-from ringcast_heartbeat_agent.dispatch.seal_keeper import Lease, SealCounts, Sealed, SealKeeper
-from ringcast_heartbeat_agent.dispatch.seal_pace import SealPace
 from ringcast_testkit import until
-from ringcast_testkit.dispatch import OwnsAll
-from ringcast_testkit.seals import HostLease, SealBucket
-from ringcast_wire import GroupSeal, PartitionRows, Row, names
+from ringcast_wire import GroupSeal, limits, names
 
 KEY = names.seal_key("list", "g", 0)
-
-
-class Record:
-    """The service's rows of partition 0."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, Row] = {}
-        self.revision = 0
-        self.answers = asyncio.Event()
-        self.answers.set()
-
-    def write(self, row_id: str, value: str | None) -> Change:
-        """The next version of a row, as the workers get it."""
-        self.revision += 1
-        self.rows[row_id] = Row(row_id, value or "", self.revision, value is None)
-        return Change("s", "list", 0, row_id, value, self.revision, value is None)
-
-    async def partition(self, *_place: Any, since: int, history: str) -> tuple[PartitionRows, str]:
-        await self.answers.wait()
-        whole = history != "h" or since > self.revision
-        rows = [row for row in self.rows.values() if (not row.deleted if whole else row.version > since)]
-        return PartitionRows(0, self.revision, whole, sorted(rows, key=lambda row: row.version)), "h"
-
-
-class Host(OwnsAll):
-    """One host: its worker, the group, and a consumer."""
-
-    history = "h"
-    changes_only = True
-
-    def __init__(self, bucket: SealBucket, record: Record, name: str, *, owns: bool, policy: str = "drop") -> None:
-        super().__init__()
-        self.lease: Any = HostLease(bucket, name)
-        self.owned = owns
-        self.revision = record.revision
-        self.counts = SealCounts()
-        self.pace = SealPace()
-        self.warnings: list[str] = []
-        self._bucket = bucket
-        self._keeper: SealKeeper | None = None
-        context = GroupContext(
-            Config(window=100, retry_first_s=0.01, max_tries=2),
-            asyncio.create_task,
-            cast(Any, None),
-            History(cast(Any, record), Positions()),
-            cast(Any, self),
-        )
-        self.group = KeySharedGroup(self, "g", context, policy)
-        self.member, _ = self.group.join(
-            "one", (), capacity=1, changes_only=self.changes_only, session="", api="stream"
-        )
-        self.told: list[Delivery] = []
-        self._reading = asyncio.create_task(self._read())
-
-    # ---- what the group asks
-
-    def keeper(self, place: Any, group: Sealed, lease: Lease) -> SealKeeper:
-        self._keeper = SealKeeper(place, self._bucket, group, lease, self.counts, self.pace)
-        self.keeping = asyncio.create_task(self._keeper.run(None))
-        return self._keeper
-
-    def warn(self, _store: str, why: str) -> None:
-        self.warnings.append(why)
-
-    def owns(self, _partition: int) -> bool:
-        return self.owned
-
-    def applied(self) -> dict[int, int]:
-        return {0: self.revision} if self.owned else {}
-
-    def row_ids(self, partitions: Collection[int] | None = None) -> list[str]:
-        return []
-
-    # ---- what the test does
-
-    def take(self, change: Change) -> None:
-        """The worker hands a change over."""
-        self.group.take(change)
-        self.revision = change.version
-
-    def move(self, *, owns: bool) -> None:
-        """The partition is this host's, or another's."""
-        self.owned = owns
-        self.group.partitions_changed()
-
-    def answer(self, delivery: Delivery) -> None:
-        self.group.answer(self.member, [delivery.offset], [delivery.attempt])
-
-    def reject(self, delivery: Delivery) -> None:
-        self.group.answer(self.member, [], [], [(delivery.offset, delivery.attempt, "no")])
-
-    async def hears(self, count: int) -> list[tuple[str, int]]:
-        """Waits for so many deliveries."""
-        await until(lambda: len(self.told) >= count)
-        return [(each.change.row_id, each.change.version) for each in self.told]
-
-    async def holds(self, held: bool = True) -> None:
-        await until(lambda: self._keeper is not None and self._keeper.is_held(0) is held)
-
-    async def close_group(self) -> None:
-        """Ends the group. What it could not give up it still tries to."""
-        self._reading.cancel()
-        self.group.close()
-        await asyncio.wait({self.keeping}, timeout=0.1)
-
-    async def close(self) -> None:
-        await self.close_group()
-        self.keeping.cancel()
-
-    async def _read(self) -> None:
-        async for frame in self.member.frames():
-            self.told += frame.deliveries
-
-
-class HostWithRows(Host):
-    """A host whose worker has all rows, and whose consumer wants those that are there."""
-
-    changes_only = False
-
-    def __init__(self, bucket: SealBucket, record: Record, name: str) -> None:
-        self._record = record
-        super().__init__(bucket, record, name, owns=True)
-
-    def row_ids(self, partitions: Collection[int] | None = None) -> list[str]:
-        return list(self._record.rows)
-
-    def change_of(self, row_id: str) -> Change | None:
-        row = self._record.rows.get(row_id)
-        return Change("s", "list", 0, row_id, row.value, row.version, row.deleted) if row is not None else None
-
-
-@pytest.fixture
-async def hosts() -> AsyncIterator[Any]:
-    """Makes hosts that share a bucket and a record."""
-    bucket, record, made = SealBucket(), Record(), []
-
-    def make(name: str, *, owns: bool, policy: str = "drop") -> Host:
-        made.append(Host(bucket, record, name, owns=owns, policy=policy))
-        return made[-1]
-
-    make.bucket, make.record = bucket, record  # type: ignore[attr-defined]
-    yield make
-    for host in made:
-        await host.close()
 
 
 def sealed(hosts: Any) -> tuple[int, tuple[int, ...]]:
@@ -175,9 +18,8 @@ def sealed(hosts: Any) -> tuple[int, tuple[int, ...]]:
     return seal.revision, seal.pending
 
 
-async def test_a_row_that_is_read_does_not_come_as_one_that_is_there_too() -> None:
-    record = Record()
-    host = HostWithRows(SealBucket(), record, "one")
+async def test_a_row_that_is_read_does_not_come_as_one_that_is_there_too(hosts: Any) -> None:
+    host, record = hosts("one", owns=True, with_rows=True), hosts.record
     host.take(record.write("a", "1"))  # the partition is not held yet: what has changed is read once it is
     assert await host.hears(1) == [("a", 1)]
     host.answer(host.told[0])
@@ -186,7 +28,6 @@ async def test_a_row_that_is_read_does_not_come_as_one_that_is_there_too() -> No
     host.answer(host.told[1])
     await until(lambda: host.group.figures().lag == 0)
     assert await host.hears(2) == [("a", 1), ("b", 2)]
-    await host.close()
 
 
 async def test_the_next_host_waits_for_what_is_in_flight(hosts: Any) -> None:
@@ -271,14 +112,78 @@ async def test_answers_count_although_the_history_was_not_known_when_the_partiti
 
 @pytest.mark.parametrize("history", ["", "h"])
 async def test_a_seal_by_which_nothing_is_settled_hides_no_deletion(hosts: Any, history: str) -> None:
-    """Its host may have delivered the row. A worker that still loads says the same revision."""
+    """Its host may have delivered the row."""
     hosts.record.write("a", "1")
     hosts.bucket.entries[KEY] = SealEntry(1, GroupSeal(history=history, revision=0))
     one = hosts("one", owns=False)
-    one.revision = 0
     hosts.record.write("a", None)
+    one.revision = 2
     one.move(owns=True)
     assert await one.hears(1) == [("a", 2)]
+
+
+@pytest.mark.parametrize("revision", [0, 1])
+async def test_a_row_that_is_deleted_while_the_worker_loads_is_told_as_deleted(hosts: Any, revision: int) -> None:
+    """The worker never had it. So what is read before it has loaded the partition does not count."""
+    hosts.record.write("a", "1")
+    hosts.bucket.entries[KEY] = SealEntry(1, GroupSeal(history="h", revision=revision))
+    one = hosts("one", owns=False)
+    one.is_loaded, one.revision = False, 0
+    one.move(owns=True)
+    steps = one.pace.steps
+    await until(lambda: one.pace.steps > steps + 1)
+    assert one.group.status()["partitions_held"] == 0
+    hosts.record.write("a", None)
+    one.is_loaded, one.revision = True, 2
+    assert await one.hears(1) == [("a", 2)]
+
+
+async def test_a_partition_that_was_gone_for_a_moment_is_begun_anew(hosts: Any) -> None:
+    """Its worker has loaded it again before the keeper of the seals looks, and has not told what was deleted."""
+    one = hosts("one", owns=True)
+    await one.holds()
+    one.take(hosts.record.write("a", "1"))
+    await one.hears(1)
+    one.answer(one.told[0])
+    one.move(owns=False)
+    hosts.record.write("a", None)
+    one.revision = 2
+    one.move(owns=True)
+    assert (await one.hears(2))[1:] == [("a", 2)]
+
+
+async def test_what_was_not_delivered_since_the_partition_had_gone_is_not_settled(hosts: Any) -> None:
+    """Its turn comes after the partition has gone, and before the keeper of the seals looks."""
+    one, two = hosts("one", owns=True), hosts("two", owns=False)
+    await one.holds()
+    for row_id in ("a", "b"):
+        one.take(hosts.record.write(row_id, "1"))
+    await one.hears(1)
+    await until(partial(lambda: sealed(hosts) == (2, (1, 2))))
+    one.move(owns=False)
+    one.answer(one.told[0])
+    await until(lambda: hosts.bucket.entries[KEY].seal.holder == "")
+    assert sealed(hosts) == (2, (2,))
+    two.revision = 2
+    two.move(owns=True)
+    assert await two.hears(1) == [("b", 2)]
+
+
+async def test_seals_are_written_while_a_partition_is_read(hosts: Any) -> None:
+    """It may take long: what is settled meanwhile does not come again if the partition is another host's then."""
+    first, most = 2 * limits.MAX_SEAL_PENDING, limits.MAX_SEAL_PENDING
+    for number in range(first):
+        hosts.record.write("a", str(number))
+    for number in range(300):  # more than the group has room for
+        hosts.record.write(f"b{number}", "1")
+    hosts.bucket.entries[KEY] = SealEntry(1, GroupSeal(history="h", revision=0))
+    one = hosts("one", owns=True)
+    for number in range(2):
+        assert (await one.hears(number + 1))[number][1] == first + number
+        one.answer(one.told[number])
+    pending = tuple(range(first + 2, first + 2 + most))  # as many as a seal has room for
+    await until(partial(lambda: sealed(hosts) == (pending[-1], pending)))
+    assert one.group.status()["partitions_unread"] == 1
 
 
 async def test_a_paused_host_leads_no_row_back(hosts: Any) -> None:
@@ -325,6 +230,27 @@ async def test_a_doubt_that_was_unfounded_repeats_nothing(hosts: Any) -> None:
         one.answer(one.told[number])
     await until(lambda: sealed(hosts) == (4, ()))
     assert sorted(await one.hears(4)) == [("a", 1), ("b", 2), ("c", 3), ("d", 4)]
+
+
+async def test_what_was_dropped_in_doubt_while_the_partition_is_read_is_read(hosts: Any) -> None:
+    """It came as a change, so what is read of its row would not count."""
+    hosts.record.write("old", "1")
+    hosts.bucket.entries[KEY] = SealEntry(1, GroupSeal(history="h", revision=0))
+    hosts.record.answers.clear()
+    one = hosts("one", owns=True)
+    await one.holds()
+    for row_id in ("a", "b"):
+        one.take(hosts.record.write(row_id, "1"))
+    await one.hears(1)
+    one.lease.end()
+    one.answer(one.told[0])  # b is its turn now, and let go
+    one.lease.regrant()
+    await one.holds()
+    hosts.record.answers.set()
+    for number in range(1, 3):
+        await one.hears(number + 1)
+        one.answer(one.told[number])
+    assert sorted(await one.hears(3)) == [("a", 2), ("b", 3), ("old", 1)]
 
 
 async def test_a_bucket_that_was_emptied_is_filled_again(hosts: Any) -> None:

@@ -102,22 +102,37 @@ def test_a_write_whose_answer_was_lost_costs_nothing() -> None:
     seals.writes.settle(0, Settled("h", 9), 1.0)
     seals.writes.refused(write_of(seals), 1.0)
     own = GroupSeal(history="h", revision=9, holder="me", lease="mine")
-    assert seals.reads.found(0, 6, own, lives=True, start=START, now=1.0) is Outcome.RESUMED
-    seals.writes.settle(0, Settled("h", 11), 1.0)
-    assert write_of(seals).last == 6
+    assert seals.reads.found(0, 6, own, lives=True, start=START, now=1.0) is Outcome.NONE
+    assert seals.writes.written(write_of(seals), 7, 1.0) is Outcome.RESUMED
+    seals.writes.settle(0, Settled("h", 11), 2.0)
+    assert write_of(seals).last == 7
 
 
 def test_a_lease_that_may_have_ended_puts_every_partition_in_doubt() -> None:
-    for found, outcome in (
-        (GroupSeal(history="h", revision=3, holder="me", lease="mine"), Outcome.RESUMED),
-        (seal(3, holder="other"), Outcome.LOST),
-        (seal(0, history=""), Outcome.LOST),  # it was reset
-    ):
+    for found in (seal(3, holder="other"), seal(0, history="")):  # another has it, or it was reset
         seals = holding()
         seals.reads.doubt(30.0)
         assert not seals.is_held(0)
-        assert seals.reads.found(0, 5, found, lives=True, start=START, now=30.0) is outcome
-        assert seals.is_held(0) is (outcome is Outcome.RESUMED)
+        assert seals.reads.found(0, 5, found, lives=True, start=START, now=30.0) is Outcome.LOST
+        assert not seals.is_held(0)
+
+
+def test_after_a_doubt_a_partition_is_held_again_once_its_seal_is_written() -> None:
+    """Another host may have found the lease ended, and be about to claim it: the one that writes first has it."""
+    own = GroupSeal(history="h", revision=3, holder="me", lease="mine")
+    seals = holding()
+    seals.reads.doubt(30.0)
+    assert seals.reads.found(0, 5, own, lives=True, start=START, now=30.0) is Outcome.NONE
+    assert not seals.is_held(0)
+    write = write_of(seals)
+    assert (write.seal, write.last) == (own, 5)
+    seals.writes.refused(write, 30.0)
+    assert seals.reads.found(0, 6, seal(3, holder="other"), lives=True, start=START, now=30.0) is Outcome.LOST
+    seals = holding()
+    seals.reads.doubt(30.0)
+    seals.reads.found(0, 5, own, lives=True, start=START, now=30.0)
+    assert seals.writes.written(write_of(seals), 6, 30.0) is Outcome.RESUMED
+    assert seals.is_held(0)
 
 
 def test_a_seal_that_another_process_wrote_is_seen_by_a_check() -> None:

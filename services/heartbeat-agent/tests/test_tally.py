@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from hypothesis import given
 from hypothesis import strategies as st
 from ringcast_heartbeat_agent.dispatch.seals import Settled
@@ -27,16 +25,27 @@ def test_a_tally_is_never_ahead_and_forgets_no_answer_that_it_has_room_for(
         assert {*range(1, said.revision + 1)} - set(said.pending) == settled
 
 
-@given(*2 * (st.integers(0, 8), st.sets(st.integers(1, 9))))
-def test_two_tallies_of_one_history_know_what_either_does(
-    revision: int, pending: set[int], other: int, others: set[int]
+@given(st.integers(0, 8), st.sets(st.integers(1, 12)), st.integers(0, 8), st.lists(st.integers(1, 12)))
+def test_what_is_looked_up_is_extended_by_the_answers_above_it(
+    revision: int, pending: set[int], looked_up: int, answers: list[int]
 ) -> None:
-    def settled(revision: int, pending: Iterable[int]) -> set[int]:
-        return {*range(1, revision + 1)} - set(pending)
+    before = Tally("h", looked_up)
+    for version in answers:
+        before.settle(version)
+    said = Tally("h", revision, pending).extended(before).settled()
+    wanted = {*range(1, revision + 1)} - pending
+    if revision >= looked_up:  # else the database was restored
+        wanted |= {version for version in answers if version > max(revision, looked_up)} - pending
+    assert {*range(1, said.revision + 1)} - set(said.pending) == wanted
+    assert Tally("h", revision).extended(Tally("before", revision)).settled() == Settled("h", revision)
 
-    joined = Tally("h", revision, pending).joined(Tally("h", other, others)).settled()
-    assert settled(joined.revision, joined.pending) == settled(revision, pending) | settled(other, others)
-    assert Tally("h", revision).joined(Tally("before", revision + 1)).settled() == Settled("h", revision)
+
+def test_what_was_answered_is_not_forgotten_as_long_as_the_worker_is_not_as_far() -> None:
+    known = Tally("h", 3)
+    known.settle(5)
+    for _ in range(2):
+        known = Tally("h", 3).extended(known)
+        assert known.settled() == Settled("h", 5, (4,))
 
 
 def test_an_answer_far_above_the_revision_is_not_counted() -> None:

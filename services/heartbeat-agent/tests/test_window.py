@@ -2,8 +2,10 @@
 
 from ringcast import Change
 from ringcast_heartbeat_agent.dispatch.consumer_session import ConsumerSession, size_of
+from ringcast_heartbeat_agent.dispatch.intake import Intake
 from ringcast_heartbeat_agent.dispatch.shares import Shares
 from ringcast_heartbeat_agent.dispatch.window import Window
+from ringcast_testkit.dispatch import OwnsAll
 
 
 def change(row_id: str, value: str = "v") -> Change:
@@ -68,3 +70,18 @@ def test_messages_count_towards_their_new_owners() -> None:
     assert window.has_room("one"), "nothing counts towards a consumer that is gone"
     window.share(shares("three"))
     assert filled(window, "three", 20) == 8
+
+
+def test_no_change_takes_the_place_of_a_message_whose_partition_has_been_another_hosts() -> None:
+    """It is let go when its turn comes, and the change with it."""
+    intake = Intake(OwnsAll(), window=10, window_bytes=1_000_000)
+    intake.take(change("a", "1"))
+    intake.batch()
+    intake.forget({1})
+    intake.take(change("a", "2"))
+    intake.forget({0})
+    intake.take(change("a", "3"))
+    assert [each.value for each in intake.changes()] == ["2", "3"]
+    intake.settle(1)
+    intake.batch()
+    assert [(offset, message.change.value) for offset, message in intake.messages.items()] == [(2, "3")]

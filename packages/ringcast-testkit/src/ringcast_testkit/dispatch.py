@@ -85,6 +85,9 @@ class OwnsAll:
     def applied(self) -> dict[int, int]:
         return {}
 
+    def loaded(self) -> Collection[int]:
+        return set(self.applied())
+
     def rows(self) -> Iterable[Row]:
         return ()
 

@@ -81,6 +81,11 @@ def row_ids_of(worker: Worker, key: str, partitions: Iterable[int]) -> list[str]
     return [row_id for number in partitions if number in held for row_id in held[number].rows]
 
 
+def loaded_of(worker: Worker, key: str) -> set[int]:
+    """The partitions that the worker has loaded: from then on it tells every change of them, and every deletion."""
+    return worker._life.session(key).machine.loaded()
+
+
 class WorkerLease:
     """The lease by which other workers count a worker of this process as alive; the worker must have one of its own."""
 
@@ -383,6 +388,7 @@ __all__ = [
     "WorkerLease",
     "make_item",
     "leave_sealed",
+    "loaded_of",
     "row_ids_of",
     "take_replays",
 ]

@@ -269,6 +269,13 @@ class KeyMachine:
         """The partitions that are owned."""
         return frozenset(number for number, partition in self.partitions.items() if partition.owned)
 
+    def loaded(self) -> set[int]:
+        """The partitions that are loaded: from then on every change of them is handed over, of whichever row.
+
+        Of one that is still being loaded no row is known, and so it is not told which ones were deleted.
+        """
+        return {number for number, partition in self.partitions.items() if partition.live and partition.served}
+
     def owns(self, number: int) -> bool:
         """Whether a partition is owned: of exclusive ownership, others are held too."""
         partition = self.partitions.get(number)

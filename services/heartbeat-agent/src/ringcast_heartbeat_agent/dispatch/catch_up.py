@@ -6,11 +6,12 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from ringcast import Change
-from ringcast_wire import EventLog, PartitionRows, UnknownKeyError
+from ringcast_wire import EventLog, PartitionRows, Row, UnknownKeyError
 
 from ringcast_heartbeat_agent.dispatch.positions import Place
 from ringcast_heartbeat_agent.dispatch.seals import Settled
@@ -35,6 +36,12 @@ class _ReadAhead(NamedTuple):
     revision: int
     live: frozenset[str] | None
     """The live rows, where the reply does not list deleted ones."""
+
+
+class _Reading(NamedTuple):
+    since: Settled
+    rows: deque[Row]
+    """What was read and is still to be taken."""
 
 
 class CatchUp:
@@ -63,6 +70,8 @@ class CatchUp:
         """The versions that came while partitions are unread: what is read must not lead a row back."""
         self._read_ahead: dict[int, _ReadAhead] = {}
         """What was read, until the worker is as far: the changes up to there were delivered."""
+        self._reading: _Reading | None = None
+        """The partition of which an answer has come, as long as there is no room for all of it."""
         self._failing_since: float | None = None
         self.done = 0
         """Partitions that were read to the end."""
@@ -82,7 +91,7 @@ class CatchUp:
 
     def add(self, partition: int, since: Settled) -> None:
         """A partition is to be read: what has changed ``since``, and what was not settled then."""
-        self._unread[partition] = since
+        self._unread[partition] = Settled(*since)  # an object of its own: no read that is under way is of it
 
     def dropped(self, change: Change) -> None:
         """A change that was taken is not delivered after all: what is read of its row counts again."""
@@ -92,7 +101,7 @@ class CatchUp:
     def read_again(self, partition: int) -> None:
         """A change that came while the partition was read was dropped: the answer may be older than that."""
         if (since := self._unread.get(partition)) is not None:
-            self._unread[partition] = Settled(*since)  # another object: the read that is under way has failed
+            self.add(partition, since)
 
     def pass_over(self, partition: int, until: Settled) -> None:
         """What the worker tells of a partition up to there is not to be taken: it was settled, or is read."""
@@ -104,13 +113,22 @@ class CatchUp:
             known.pop(partition, None)
 
     def reached(self, partition: int, applied: int, history: str) -> int | None:
-        """Up to which revision all of a partition was taken; ``None`` as long as it is to be read."""
-        if partition in self._unread:
+        """Up to which revision all of a partition was taken, but for what is :meth:`untaken`.
+
+        ``None`` as long as that is to be read.
+        """
+        if (since := self._unread.get(partition)) is not None and self._rows_since(since) is None:
             return None
         for known in (self._floors.get(partition), self._read_ahead.get(partition)):
             if known is not None and known.history == history:
                 applied = max(applied, known.revision)
         return applied
+
+    def untaken(self, partition: int) -> Iterator[int]:
+        """The versions that were read of a partition, and are still to be taken."""
+        since = self._unread.get(partition)
+        rows = self._rows_since(since) if since is not None else None
+        return (row.version for row in rows or ())
 
     def reads_another(self, history: str) -> bool:
         """Whether something is to be read since a revision of another history."""
@@ -159,7 +177,9 @@ class CatchUp:
         log.info("group.catches_up", store=store, key=key, group=group, partitions=len(self._unread))
         while self._unread:
             partition, since = next(iter(self._unread.items()))
-            if await self._catch_up(partition, since):
+            is_read = await self._catch_up(partition, since)
+            self._reading = None
+            if is_read:
                 del self._unread[partition]
                 self.done += 1
             await asyncio.sleep(0)
@@ -181,19 +201,24 @@ class CatchUp:
             log.warning("group.deletions_unknown", store=store, key=key, group=group, partition=partition)
         live = frozenset(row.row_id for row in found.rows) if found.whole else None
         self._read_ahead[partition] = _ReadAhead(history, found.revision, live)
-        for row in found.rows:
-            if row.version <= after and row.version not in pending:
-                continue
+        rows = deque(row for row in found.rows if row.version > after or row.version in pending)
+        self._reading = _Reading(since, rows)
+        while rows:
             if self._room <= 0:
                 self._has_room.clear()
                 await self._has_room.wait()
             if self._unread.get(partition) is not since:
                 return False
+            row = rows.popleft()
             if row.version > self._fresh.get(row.row_id, 0):
                 self._room -= 1
                 value = None if row.deleted else row.value
                 self._take(Change(store, key, partition, row.row_id, value, row.version, row.deleted, row.metadata))
         return True
+
+    def _rows_since(self, since: Settled) -> deque[Row] | None:
+        reading = self._reading
+        return reading.rows if reading is not None and reading.since is since else None
 
     async def _read(self, partition: int, revision: int, history: str) -> tuple[PartitionRows, str]:
         store, key, group = self._place

@@ -239,7 +239,7 @@ class Driver:
     ) -> None:
         message = self._intake.messages[offset]
         change = message.change
-        if self._source.owns(change.partition) and self._holdings.may_deliver(offset, change):
+        if self._source.owns(change.partition) and self._holdings.may_deliver(message):
             try:
                 opened = self._source.opened(change)
             except ValueSealedError as error:
@@ -274,11 +274,11 @@ class Driver:
                 self._observer.consumer_ended(number, evicted=False)
 
     def _block(self, action: Action.Block, blocked: list[int]) -> None:
-        change = self._intake.messages[action.offset].change
-        if self._holdings.is_stale(action.offset, change):
+        message = self._intake.messages[action.offset]
+        if message.gone:
             blocked.append(action.offset)
         else:
-            self._failures.block(action.offset, change, action.deliveries, action.reason)
+            self._failures.block(action.offset, message.change, action.deliveries, action.reason)
 
     def _let_go(self, offset: int) -> list[Action]:
         """Ends a blocked message: what the dispatcher wants done then."""

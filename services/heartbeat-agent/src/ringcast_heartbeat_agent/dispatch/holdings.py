@@ -19,6 +19,7 @@ from ringcast_heartbeat_agent.dispatch.sessions import Sessions
 from ringcast_heartbeat_agent.dispatch.settlements import Settlements
 from ringcast_heartbeat_agent.dispatch.source import Source
 from ringcast_heartbeat_agent.dispatch.tally import Tally
+from ringcast_heartbeat_agent.dispatch.window import Message
 
 _FROM_THE_BEGINNING: Final = Settled("", 0)
 
@@ -40,15 +41,10 @@ class HoldsAll:
         """Whether a change from the worker is taken in."""
         return self._progress is None or self._progress.is_new(change)
 
-    def may_deliver(self, offset: int, change: Change) -> bool:
+    def may_deliver(self, message: Message) -> bool:
         """Whether a message may be delivered now."""
-        del offset, change
+        del message
         return True
-
-    def is_stale(self, offset: int, change: Change) -> bool:
-        """Whether a message is of an earlier time in which the partition was held."""
-        del offset, change
-        return False
 
     def settle(self, change: Change) -> None:
         """A message is settled."""
@@ -58,7 +54,7 @@ class HoldsAll:
         del name, returns
         return None
 
-    def look_soon(self) -> None:
+    def partitions_changed(self) -> None:
         """The host has other partitions now."""
 
     def close(self) -> None:
@@ -73,9 +69,10 @@ class HoldsAll:
 class Holdings:
     """Decides which changes a group takes in and delivers, by the partitions that it holds.
 
-    A change of a partition that it does not hold yet is dropped: once the partition is held, what has changed since
-    its seal is read. ``keeper_of`` makes what keeps the seals; ``let_go`` lets go of the messages of partitions that
-    block their rows: no delivery would ever end them.
+    It asks for a partition once the worker has loaded it, and gives it up as soon as it is another host's. A change of
+    a partition that it does not hold yet is dropped: once the partition is held, what has changed since its seal is
+    read, and the worker tells every later change. ``keeper_of`` makes what keeps the seals; ``let_go`` lets go of the
+    messages of partitions that block their rows: no delivery would ever end them.
     """
 
     def __init__(
@@ -101,11 +98,10 @@ class Holdings:
         self._let_go = let_go
         self._warn = warn
         self._settlements = Settlements(source, progress, intake, absent)
-        self._joiners = Joiners(source, present, lambda partition: self._keeper.is_taken(partition))
+        self._joiners = Joiners(source, present, self._is_taken)
         self._base = dict(source.applied())
-        self._owned: set[int] = set()
-        self._gone: set[int] = set()
-        """Those that were not the host's for a moment since."""
+        self._loaded: set[int] = set()
+        """The partitions that are the host's, and that its worker has loaded."""
         self._missed: dict[int, int] = {}
         """The highest version that was dropped of a partition that was not held yet."""
         self._sealed: set[int] = set()
@@ -123,27 +119,23 @@ class Holdings:
     def admits(self, change: Change) -> bool:
         """Whether a change from the worker is taken in."""
         partition = change.partition
-        if partition in self._gone or not self._keeper.is_taken(partition):
+        if not self._is_taken(partition):
             self._missed[partition] = max(change.version, self._missed.get(partition, 0))
             return False
         self._settlements.changed()
         return self._progress.is_new(change)
 
-    def may_deliver(self, offset: int, change: Change) -> bool:
+    def may_deliver(self, message: Message) -> bool:
         """Whether a message may be delivered now. One that may not is let go, and comes again if it is to."""
-        partition = change.partition
-        if self.is_stale(offset, change):
+        change = message.change
+        if message.gone:
             return False
-        if self.is_held(partition):
+        if self.is_held(change.partition):
             return True
-        if self._keeper.is_taken(partition):
+        if self._is_taken(change.partition):
             self._settlements.drop(change)
             self._progress.missed.dropped(change)
         return False
-
-    def is_stale(self, offset: int, change: Change) -> bool:
-        """Whether a message is of an earlier time in which the partition was held: another host delivers its row."""
-        return self._settlements.is_stale(offset, change)
 
     def settle(self, change: Change) -> None:
         """A message is settled: answered, or given up."""
@@ -158,7 +150,7 @@ class Holdings:
         """
         now = set()
         for partition in self._source.applied():
-            if not self._keeper.is_taken(partition):
+            if not self._is_taken(partition):
                 self._joiners.wait(partition, name, returns=returns)
             elif not (returns and partition in self._sealed):
                 now.add(partition)
@@ -168,19 +160,19 @@ class Holdings:
         """The part of a group's status that is about partitions."""
         keeper, leaving = self._keeper, len(self._settlements.leaving)
         if keeper.why_not:
-            return _status(keeper.why_not, len(self._owned), 0, leaving)
+            return _status(keeper.why_not, len(self._loaded), 0, leaving)
         return _status("", len(keeper.held()), keeper.awaited, leaving)
 
-    def look_soon(self) -> None:
-        """The host has other partitions now. One that is back before :meth:`look` may have missed deletions."""
-        self._gone |= self._owned.difference(self._source.applied())
-        self._keeper.wake()
+    def partitions_changed(self) -> None:
+        """The host has other partitions now. What has gone is given up at once: it may be back soon."""
+        self._joiners.keep(self._source.applied())
+        self.look()
 
     def close(self) -> None:
         """The group has ended: what it holds others may have, from where it has come to."""
         self._joiners.close()
         self.look()
-        self._give_up(self._owned, self._snapshot(self._owned))
+        self._give_up(self._loaded, self._snapshot(self._loaded))
         self._release(list(self._settlements.leaving))
         self._keeper.close()
 
@@ -206,20 +198,22 @@ class Holdings:
         return self._settlements.news(self._keeper.seals.held())
 
     def look(self) -> None:
-        """Gives up partitions that have gone to other hosts, and asks for those that have come."""
-        owned = set(self._source.applied())
-        if lost := self._gone | (self._owned - owned):
-            self._gone = set()
-            # Of those that are back it is not known which changes the worker has handed over since.
-            self._give_up(lost, self._snapshot(lost - owned))
+        """Gives up partitions that have gone to other hosts, and asks for those that have come.
+
+        It asks once the worker has loaded them. Of a row that is read before, and deleted before, nobody would tell.
+        """
+        loaded = set(self._source.loaded())
+        if lost := self._loaded - loaded:
+            self._give_up(lost, self._snapshot(lost))
             self._forget(lost)
             for partition in lost:
                 self._base.pop(partition, None)
-        if gained := owned - (self._owned - lost):
+            self._keeper.wake()
+        if gained := loaded - self._loaded:
             self._keeper.seals.own(gained, asyncio.get_running_loop().time())
             if self._keeper.why_not:
                 self._begin_unsealed(gained)
-        self._owned = owned
+        self._loaded = loaded
         if leaving := self._settlements.leaving:
             in_flight = set[int]().union(*(consumer.partitions_in_flight for consumer in self._sessions))
             self._release([partition for partition in leaving if partition not in in_flight])
@@ -238,11 +232,12 @@ class Holdings:
         dropped = self._settlements.take_dropped(partition)
         if not dropped:
             return
+        if partition in self._progress.missed:
+            self._progress.missed.read_again(partition)
+            return
         applied, history = self._source.applied().get(partition, 0), self._source.history
         reached = self._progress.reached(partition, applied)
-        if reached is None:
-            self._progress.missed.read_again(partition)
-        elif self._progress.hold(partition, Settled(history, reached, dropped), current=False):
+        if reached is not None and self._progress.hold(partition, Settled(history, reached, dropped), current=False):
             self._catch_up()
 
     def lost(self, partition: int) -> None:
@@ -252,12 +247,12 @@ class Holdings:
     def unsealed(self, why: str) -> None:
         """Seals can't be kept, and why; empty: they can be again."""
         self._warn(why)
-        is_taken = self._keeper.seals.is_taken
         if why:
-            self._begin_unsealed(each for each in self._owned if not is_taken(each) and each not in self._unsealed)
+            self._begin_unsealed(self._loaded)
             for partition in self._settlements.in_doubt():
                 self.resumed(partition)
         else:
+            is_taken = self._keeper.seals.is_taken
             self._forget([partition for partition in self._unsealed if not is_taken(partition)])
             self._unsealed.clear()
 
@@ -267,8 +262,12 @@ class Holdings:
         for partition in self._keeper.seals.give_up(partitions):
             self._settlements.leave(partition, settled.get(partition))
 
+    def _is_taken(self, partition: int) -> bool:
+        """Whether the group takes changes of a partition in."""
+        return self._keeper.seals.is_taken(partition) or partition in self._unsealed
+
     def _begin_unsealed(self, partitions: Iterable[int]) -> None:
-        for partition in partitions:
+        for partition in [each for each in partitions if not self._is_taken(each)]:
             self._begin(partition, self.start(partition), known=False)
             self._unsealed.add(partition)
 
@@ -280,8 +279,6 @@ class Holdings:
             # history. What is read since the first revision of this one has the deletions too.
             since = Settled(history, 0)
         current = (since.history, since.revision) == (history, applied) and missed <= since.revision
-        if known and not since.revision:
-            current = False  # a worker that has just got the partition says 0 until it has the rows
         if known:
             self._sealed.add(partition)
         if self._progress.hold(partition, since, current=current):

@@ -91,7 +91,12 @@ class Intake:
             yield from self._lines.present()
 
     def forget(self, partitions: Collection[int]) -> None:
-        """These partitions are another host's: their changes become no messages any more."""
+        """These partitions are another host's: their changes become no messages any more, and messages are let go.
+
+        If one of them is back before that, what comes of a row waits behind its message.
+        """
+        for message in self.messages.values():
+            message.gone = message.gone or message.change.partition in partitions
         for row_id in [change.row_id for change in self.later() if change.partition in partitions]:
             self._arrived.pop(row_id, None)
             self._behind.discard(row_id)
@@ -111,7 +116,7 @@ class Intake:
         offset = self._offsets.get(row_id)
         if offset is not None:
             message = self.messages[offset]
-            if message.delivered or message.key != key:
+            if message.delivered or message.gone or message.key != key:
                 self.coalesced += self._next.get(row_id) is not None
                 self._next[row_id] = change
             else:
@@ -132,7 +137,7 @@ class Intake:
         for row_id in row_ids:
             offset = self._offsets.get(row_id)
             if offset is not None:
-                if self.messages[offset].delivered:
+                if self.messages[offset].delivered or self.messages[offset].gone:
                     self._next.setdefault(row_id, None)
             elif row_id not in self:
                 self._present.put(row_id, None, owner)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from ringcast_heartbeat_agent.dispatch.present import PresentRows
 from ringcast_heartbeat_agent.dispatch.seals import Settled
@@ -41,6 +41,11 @@ class Joiners:
                 if not self._soon:  # of several partitions at once: a look costs more than a partition
                     asyncio.get_running_loop().call_soon(self._deliver)
                 self._soon[name][partition] = read_since
+
+    def keep(self, partitions: Collection[int]) -> None:
+        """The host has no others: nobody waits for them."""
+        for partition in self._awaiting.keys() - partitions:
+            del self._awaiting[partition]
 
     def forget(self, partition: int) -> None:
         """The partition is another host's."""

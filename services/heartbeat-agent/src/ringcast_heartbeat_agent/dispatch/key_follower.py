@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 from ringcast import Change, KeyDeletedError, StoreDeletedError, UnavailableError, ValueSealedError, Worker
-from ringcast.hosting import WorkerLease, leave_sealed, row_ids_of, take_replays
+from ringcast.hosting import WorkerLease, leave_sealed, loaded_of, row_ids_of, take_replays
 from ringcast.metrics import PrometheusMetrics
 from ringcast_core import row_partition
 from ringcast_wire import Mode, ReplayAnswer, ReplayOutcome, ReplayRequest, Row, names
@@ -119,6 +119,10 @@ class KeyFollower(Follower):
         """The revisions up to which every change of this host's partitions was handed over."""
         applied = self._worker.applied(self.key) if self._is_ready else {}
         return {partition: revision for partition, revision in applied.items() if self.owns(partition)}
+
+    def loaded(self) -> set[int]:
+        """Those of its partitions that its worker has loaded."""
+        return loaded_of(self._worker, self.key) - self._revoked if self._is_ready else set()
 
     def rows(self) -> Iterator[Row]:
         """The live rows held now."""

@@ -88,7 +88,8 @@ class KeySharedGroup(Group):
         self._feed.look(now)
 
     def partitions_changed(self) -> None:
-        self._feed.holdings.look_soon()
+        if not self.closed:
+            self._feed.holdings.partitions_changed()
 
     def replay(self, request: ReplayRequest, change: Change, say: Callable[[ReplayAnswer], None]) -> Callable[[], None]:
         if self.closed:

@@ -69,7 +69,7 @@ class Progress:
         read_before = bool(self.missed)
         for partition in self._here - applied.keys():
             self._end(partition)
-        for partition in applied.keys() - self._here:
+        for partition in set(self._source.loaded()) - self._here:
             self._begin(partition, applied[partition], history)
         return not read_before and bool(self.missed)
 
@@ -121,8 +121,6 @@ class Progress:
     def _begin(self, partition: int, applied: int, history: str) -> None:
         """The partition is this host's now. What the group missed of it is read."""
         revision, same = self._from.get(partition), history == self._from_history
-        if revision is not None and same and applied < revision:
-            return  # it is still being loaded
         self._here.add(partition)
         self._from.pop(partition, None)
         if revision is not None and (not same or applied > revision):

@@ -146,10 +146,6 @@ class SealKeeper:
             return 0
         return len(self.seals.waiting()) + len(self.seals.held()) - len(self.held())
 
-    def is_taken(self, partition: int) -> bool:
-        """Whether the group takes changes of a partition in."""
-        return bool(self.why_not) or self.seals.is_taken(partition)
-
     def wake(self) -> None:
         """There is something to do at once."""
         self._wake.set()

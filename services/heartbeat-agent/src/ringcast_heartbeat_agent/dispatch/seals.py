@@ -286,8 +286,9 @@ class SealReads:
                 one.wanted = _given_up(Settled.of(seal))
             return Outcome.NONE
         if ours and one.was_held:
-            one.state, one.said = Hold.HELD, seal
-            return Outcome.RESUMED
+            # It is held again once it is written: another host that has seen the lease end may be about to claim it.
+            one.state, one.said, one.wanted = Hold.CLAIMING, seal, seal
+            return Outcome.NONE
         lost = one.was_held and seal is not None
         if lost:
             one.was_held, one.said = False, None

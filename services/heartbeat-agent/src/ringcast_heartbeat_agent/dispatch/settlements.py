@@ -30,16 +30,10 @@ class Settlements:
         """What is known to be settled of each partition that was taken, at least."""
         self._dropped: defaultdict[int, set[int]] = defaultdict(set)
         """Versions that were not delivered while it was in doubt whether the partition is held."""
-        self._stale: dict[int, int] = {}
-        """Messages up to this offset are of an earlier time in which the partition was held."""
         self._reached: dict[int, int] = {}
         self._dirty = True
         self._applied: Mapping[int, int] = {}
         self._read = 0
-
-    def is_stale(self, offset: int, change: Change) -> bool:
-        """Whether a message is of an earlier time in which the partition was held: another host delivers its row."""
-        return offset <= self._stale.get(change.partition, 0)
 
     def changed(self) -> None:
         """Something has changed that seals may have to say."""
@@ -77,12 +71,11 @@ class Settlements:
 
     def leave(self, partition: int, settled: Tally | None) -> None:
         """A partition that was held is another host's; ``settled``: what is settled of it, where that is known."""
-        counted = self._tallies[partition]  # answers since it was looked last, of which ``settled`` does not know
-        self.leaving[partition] = counted if settled is None else settled.joined(counted)
+        before = self._tallies[partition]
+        self.leaving[partition] = before if settled is None else settled.extended(before)
 
     def forget(self, partition: int) -> None:
-        """What is known of a partition is worth nothing, and what came of it before is not delivered any more."""
-        self._stale[partition] = self._intake.window.last
+        """What is known of a partition is worth nothing."""
         for known in (self._dropped, self._reached, self._tallies):
             known.pop(partition, None)
 
@@ -98,8 +91,10 @@ class Settlements:
     def news(self, partitions: Iterable[int]) -> dict[int, Settled]:
         """What is settled of these partitions that are held, since this was called last."""
         self._dirty, self._applied, self._read = False, self._source.applied(), self._progress.missed.done
-        found = self.of(partitions)
-        self._tallies.update(found)
+        # The worker counts a change as handed over a moment later: what is answered by then, answers alone tell.
+        tallies = self._tallies
+        found = {partition: tally.extended(tallies[partition]) for partition, tally in self.of(partitions).items()}
+        tallies.update(found)
         return {partition: tally.settled() for partition, tally in found.items()}
 
     def of(self, partitions: Iterable[int]) -> dict[int, Tally]:
@@ -108,7 +103,8 @@ class Settlements:
         if not wanted:
             return {}
         history, applied = self._source.history, self._source.applied()
-        pending: dict[int, set[int]] = {partition: set(self._dropped.get(partition, ())) for partition in wanted}
+        dropped, untaken = self._dropped, self._progress.missed.untaken
+        pending = {partition: {*dropped.get(partition, ()), *untaken(partition)} for partition in wanted}
         for change in chain(self._messages(), self._intake.later(), self._absent.changes(), self._present()):
             if change.partition in wanted:
                 pending[change.partition].add(change.version)
@@ -122,10 +118,7 @@ class Settlements:
         return found
 
     def _messages(self) -> Iterable[Change]:
-        stale = self._stale
-        for offset, message in self._intake.messages.items():
-            if offset > stale.get(message.change.partition, 0):
-                yield message.change
+        return (message.change for message in self._intake.messages.values() if not message.gone)
 
     def _present(self) -> Iterable[Change]:
         changes = (self._source.change_of(row_id) for row_id in self._intake.present())

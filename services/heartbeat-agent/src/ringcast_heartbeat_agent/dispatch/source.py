@@ -33,6 +33,9 @@ class Source(Protocol):
     def applied(self) -> Mapping[int, int]:
         """The revisions up to which every change of this host's partitions was handed over."""
 
+    def loaded(self) -> Collection[int]:
+        """Those of its partitions that its worker has loaded: from then on it tells every change, and deletion."""
+
     def rows(self) -> Iterable[RowMetadata]:
         """The live rows held now."""
 

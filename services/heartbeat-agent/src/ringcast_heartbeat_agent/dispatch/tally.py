@@ -17,11 +17,11 @@ class Tally:
     row's newest any more nothing comes of it.
     """
 
-    __slots__ = ("_pending", "_revision", "history")
+    __slots__ = ("_looked_up", "_pending", "_revision", "history")
 
     def __init__(self, history: str, revision: int, pending: Iterable[int] = ()) -> None:
         self.history = history
-        self._revision = revision
+        self._revision = self._looked_up = revision
         self._pending = set(pending)
 
     def settle(self, version: int) -> None:
@@ -31,13 +31,17 @@ class Tally:
             self._pending.update(range(self._revision + 1, version))
             self._revision = version
 
-    def joined(self, other: Tally) -> Tally:
-        """What is settled by this or by ``other``, where that is of the same history."""
-        if other.history != self.history:
+    def extended(self, before: Tally) -> Tally:
+        """This, as it was looked up just now, and what was answered above it since ``before`` was looked up.
+
+        Where it is below that, its database was restored, and nothing that was known before counts.
+        """
+        if before.history != self.history or not before._looked_up <= self._revision < before._revision:
             return self
-        low, high = sorted((self, other), key=lambda each: each._revision)
-        pending = (version for version in high._pending if version > low._revision or version in low._pending)
-        return Tally(self.history, high._revision, pending)
+        above = (version for version in before._pending if version > self._revision)
+        extended = Tally(self.history, before._revision, {*self._pending, *above})
+        extended._looked_up = self._revision
+        return extended
 
     def settled(self) -> Settled:
         """What a seal can say of it."""

@@ -11,9 +11,12 @@ from ringcast_heartbeat_agent.dispatch.shares import Shares
 
 
 class Message:
-    """A change that is not settled. ``key``: its routing key. ``owner``: the consumer whose share it counts towards."""
+    """A change that is not settled. ``key``: its routing key. ``owner``: the consumer whose share it counts towards.
 
-    __slots__ = ("change", "delivered", "key", "owner", "size")
+    ``gone``: its partition has been another host's since, which delivers it.
+    """
+
+    __slots__ = ("change", "delivered", "gone", "key", "owner", "size")
 
     def __init__(self, change: Change, key: str, owner: str | None) -> None:
         self.change = change
@@ -21,6 +24,7 @@ class Message:
         self.owner = owner
         self.size = size_of(change)
         self.delivered = False
+        self.gone = False
 
 
 class Window:

@@ -90,6 +90,9 @@ def test_a_put(benchmark: BenchmarkFixture, shared_nats: NatsServer, tmp_path: P
 
     benchmark.group = "access"
     benchmark.pedantic(lambda: asyncio.run(run()), rounds=1)
+    assert [len(each) for each in us.values()] == [rounds, rounds]
+    if benchmark.stats is None:  # a few puts take less than what the kernel counts CPU time by
+        return
     benchmark.extra_info.update(
         without_cpu_us=round(statistics.median(us["open"])),
         with_cpu_us=round(statistics.median(us["roles"])),

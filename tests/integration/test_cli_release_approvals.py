@@ -99,5 +99,9 @@ def test_four_eyes(of: Callable[[str], Cli], service: ConfigServiceProcess, tmp_
     assert alice.rows("lists") == {"a": "1", "b": "0"}
     assert "can't be revoked: it is published" in carol.refused("release", "revoke", "lists", 1)
     alice.ok("release", "undo", "lists", 1)
-    found = [entry["action"] for entry in root.ok("audit", "list", "lists", "--json").documents]
-    assert [found.count(action) for action in ("ApproveRelease", "RevokeApproval", "PublishRelease")] == [4, 1, 1]
+    # A refused call is noted a moment later, and a kill may come before.
+    entries = [
+        entry for entry in root.ok("audit", "list", "lists", "--json").documents if entry["outcome"] != "refused"
+    ]
+    found = [entry["action"] for entry in entries]
+    assert [found.count(action) for action in ("ApproveRelease", "RevokeApproval", "PublishRelease")] == [3, 1, 1]

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 import trustme
-from ringcast_testkit import ConfigServiceProcess
+from ringcast_testkit import ConfigServiceProcess, NatsServer
 from ringcast_wire.tokens import token_line
 
-from tests.integration.cli_process import Cli, Servers
+from tests.integration.cli_process import Cli
 
 PRINCIPALS = ("root", "alice", "bob", "carol")
 
 
 @pytest.fixture
-def service(servers: Servers, tmp_path: Path) -> Iterator[ConfigServiceProcess]:
-    """An instance that asks for tokens."""
+def service(nats_server: NatsServer, tmp_path: Path) -> Iterator[ConfigServiceProcess]:
+    """An instance that asks for tokens, with a NATS server of its own: another database would answer for this one."""
 
     def private(name: str, data: bytes) -> str:
         path = tmp_path / name
@@ -38,20 +38,20 @@ def service(servers: Servers, tmp_path: Path) -> Iterator[ConfigServiceProcess]:
         *("--tokens", private("tokens", lines.encode())),
     )
     database = f"sqlite:{tmp_path / 'ringcast.db'}"
-    made = ConfigServiceProcess(tmp_path / "service", nats_url=servers.nats.url, database=database, options=options)
+    made = ConfigServiceProcess(tmp_path / "service", nats_url=nats_server.url, database=database, options=options)
     made.start()
     yield made
     made.kill()
 
 
 @pytest.fixture
-def of(servers: Servers, service: ConfigServiceProcess, tmp_path: Path) -> Callable[[str], Cli]:
+def of(nats_server: NatsServer, service: ConfigServiceProcess, tmp_path: Path) -> Callable[[str], Cli]:
     """The command of a principal."""
 
     def cli(name: str) -> Cli:
         return Cli(
             tmp_path,
-            servers=servers.nats.url,
+            servers=nats_server.url,
             service=service.address,
             service_tls_ca_file=str(tmp_path / "ca.pem"),
             service_token_file=str(tmp_path / f"of-{name}"),

@@ -241,6 +241,21 @@ async def bench(database: str) -> AsyncIterator[Bench]:
         yield bench
 
 
+@pytest.fixture(params=["sqlite_bench", "postgres_bench", "serializable_bench"])
+def any_bench(request: pytest.FixtureRequest) -> Bench:
+    """Both databases, and PostgreSQL in the way in which CockroachDB is used."""
+    found: Bench = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+async def another(any_bench: Bench) -> AsyncIterator[Repository]:
+    """A second instance over the same database."""
+    repo = await any_bench.another()
+    yield repo
+    await repo.close()
+
+
 @pytest.fixture(scope="module")
 def shared_nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     """One a file: each stream that there is makes the next one take longer, by the 200 subjects of its members."""

@@ -33,11 +33,6 @@ ALL_IDS = [found for number in range(60_000) if row_partition(found := f"{number
 IDS = ALL_IDS[:ROWS]
 
 
-@pytest.fixture(params=["sqlite_bench", "postgres_bench", "serializable_bench"])
-def any_bench(request: pytest.FixtureRequest) -> Bench:
-    return request.getfixturevalue(request.param)
-
-
 @pytest.fixture
 async def filled(any_bench: Bench) -> Bench:
     """A partition of many rows, some of them with metadata, some deleted, in each kind of database."""

@@ -29,10 +29,9 @@ from ringcast_wire import LimitExceededError, RingcastError, StorePolicy, Unavai
 Bench = Any  # of conftest.py
 
 
-@pytest.fixture(params=["sqlite_bench", "postgres_bench", "serializable_bench"])
-def limited(request: pytest.FixtureRequest) -> Bench:
-    """Both databases, and PostgreSQL in the way in which CockroachDB is used."""
-    return request.getfixturevalue(request.param)
+@pytest.fixture
+def limited(any_bench: Bench) -> Bench:
+    return any_bench
 
 
 @pytest.fixture

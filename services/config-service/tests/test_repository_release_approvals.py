@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -34,18 +34,9 @@ ALICE, BOB, CAROL, DAVE = (Authorship(name, f"{name} says") for name in ("alice"
 DAY_MS = 86_400_000
 
 
-@pytest.fixture(params=["sqlite_bench", "postgres_bench", "serializable_bench"])
-def bench(request: pytest.FixtureRequest) -> Bench:
-    """Both databases, and PostgreSQL in the way in which CockroachDB is used."""
-    return request.getfixturevalue(request.param)
-
-
 @pytest.fixture
-async def another(bench: Bench) -> AsyncIterator[Repository]:
-    """A second instance over the same database."""
-    repo = await bench.another()
-    yield repo
-    await repo.close()
+def bench(any_bench: Bench) -> Bench:
+    return any_bench
 
 
 def staged(row_id: str, value: str | None = "1", base: int = 0, metadata: Any = None, key: str = "k") -> StagedRow:

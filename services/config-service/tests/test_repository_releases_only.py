@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,18 +42,9 @@ SAID = (
 )
 
 
-@pytest.fixture(params=["sqlite_bench", "postgres_bench", "serializable_bench"])
-def closed(request: pytest.FixtureRequest) -> Bench:
-    """Both databases, and PostgreSQL in the way in which CockroachDB is used."""
-    return request.getfixturevalue(request.param)
-
-
 @pytest.fixture
-async def another(closed: Bench) -> AsyncIterator[Repository]:
-    """A second instance over the same database."""
-    repo = await closed.another()
-    yield repo
-    await repo.close()
+def closed(any_bench: Bench) -> Bench:
+    return any_bench
 
 
 async def close(repo: Repository, *lift: str, **policy: Any) -> StorePolicy:

@@ -81,9 +81,25 @@ def sbom(cyclonedx: str, python: str, wheel: Path) -> list[str]:
     return [cyclonedx, "environment", "--output-reproducible", "--validate", "--output-file", str(target), python]
 
 
+def distribution(wheel: Path) -> str:
+    """The name of the distribution that a wheel holds."""
+    return parse_wheel_filename(wheel.name)[0]
+
+
+def other_than_built(wheels: Path, environment: Path) -> str | None:
+    """Which of our distributions in an environment is not what its wheel in the directory holds, or None."""
+    for installed in environment.glob("lib/*/site-packages/*.dist-info"):
+        for wheel in wheels.glob(f"{installed.name.removesuffix('.dist-info')}-*.whl"):
+            record = zipfile.ZipFile(wheel).read(f"{installed.name}/RECORD").decode()
+            built = {line for line in record.splitlines() if not line.startswith(installed.name)}
+            if not built <= set((installed / "RECORD").read_text().splitlines()):
+                return f"what was installed of {wheel.name} is not what the wheel holds"
+    return None
+
+
 def constraints_for(wheels: list[Path]) -> str:
     """Ours and others' at the versions that are here and in the lock."""
-    ours = ["{}=={}".format(*wheel.name.split("-")[:2]).replace("_", "-") for wheel in wheels]
+    ours = [f"{distribution(wheel)}=={wheel.name.split('-')[1]}" for wheel in wheels]
     # Without the hashes: pip would ask for hashes of our own wheels too.
     others = [match[1] + (match[2] or "") for match in PINNED.finditer(LOCK.read_text())]
     return "\n".join([*ours, *others]) + "\n"
@@ -106,14 +122,17 @@ def install(wheel: Path, constraints: Path, cyclonedx: str | None) -> str | None
         # little is imported, and compiled then.
         how = ["-f", str(wheel.parent), "--constraint", str(constraints), str(wheel)]
         by_pip = [[*pip, "install", "--no-compile", *how], [*pip, "check"]]
+        # Of a wheel that was built anew under the same version uv installs the old one, from its cache.
+        anew = [word for ours in wheel.parent.glob("*.whl") for word in ("--refresh-package", distribution(ours))]
         by_uv = [
-            [*uv, "install", "--quiet", "--system-certs", "--python", python, *how],
+            [*uv, "install", "--quiet", "--system-certs", "--python", python, *anew, *how],
             [*uv, "check", "--quiet", "--python", python],
         ]
         problem = None if cyclonedx else first_failure(by_uv, directory)
         if cyclonedx or problem:
             # uv does not read pip's settings, which on some machines name the only index that can be reached.
             problem = first_failure(by_pip, directory)
+        problem = problem or other_than_built(wheel.parent, Path(directory))
         return problem or first_failure(
             [
                 # Isolated, so that a checkout on the path can't hide what is missing.

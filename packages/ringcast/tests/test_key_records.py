@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
@@ -14,13 +15,14 @@ from ringcast._common.config import WorkerConfig
 from ringcast._common.log import worker_log
 from ringcast._coordination import duplicate_id
 from ringcast._coordination.duplicate_id import DuplicateIdCheck, DuplicateIdError
+from ringcast._coordination.full_records import FullRecords
 from ringcast._coordination.key_records import TOUCH_S, KeyRecords
 from ringcast._coordination.observer import NoLease
 from ringcast._protocol.kv_mirror import Entry
 from ringcast._protocol.lease_reading import Lease
 from ringcast._protocol.membership import Membership
 from ringcast._protocol.planned import PlannedChange
-from ringcast_testkit import PATIENCE_S
+from ringcast_testkit import PATIENCE_S, until
 from ringcast_wire import InUseError, LeaseRecord, NodePhase, NodeRecord, SlotClaim, encode_record, names
 
 LOG = worker_log(logging.getLogger("ringcast"))
@@ -34,21 +36,30 @@ def slot(number: int) -> str:
 
 
 class KvBus:
-    """The bucket of nodes, by the two calls of a bus that a bucket makes."""
+    """The bucket of nodes, by the two calls of a bus that a bucket makes, with a connection that never breaks."""
 
     def __init__(self) -> None:
         self.found: dict[str, StoredMessage] = {}
         self.written: list[str] = []
         self.failure: Exception | None = None
+        self.unanswered = ""
+        """The record whose next write has no answer."""
         self._sequence = 0
 
     async def store(self, subject: str, payload: bytes, headers: dict[str, str]) -> int:
         name = subject.removeprefix(f"$KV.{names.nodes_bucket('s')}.")
+        if name == self.unanswered:
+            self.unanswered = ""
+            await self.store(subject, payload, headers)
+            raise TimeoutError
         known = self.found.get(name)
         if int(headers["Nats-Expected-Last-Subject-Sequence"]) != (known.sequence if known else 0):
             raise RejectedError("wrong last sequence", 10071)
         self.written.append(f"-{name}" if "KV-Operation" in headers else name)
         return self.put(name, payload, headers)
+
+    def on_back(self, callback: Callable[[], None]) -> None:
+        """Never."""
 
     async def last_message(self, stream: str, subject: str, *, newest: bool = False) -> StoredMessage:
         if self.failure is not None:
@@ -161,6 +172,53 @@ async def test_leaving_deletes_the_claim_before_the_record() -> None:
     assert not made.may_call
 
 
+@pytest.mark.parametrize("name", [slot(0), NODE])
+@pytest.mark.parametrize("again", [False, True])
+async def test_leaving_deletes_what_was_written_without_an_answer(name: str, again: bool) -> None:
+    """The mirror has the record of before, or none; nobody else would delete it for a day."""
+    made = Records()
+    if again:
+        await made.publish()
+    made.bus.unanswered = name
+    with pytest.raises(TimeoutError):
+        await made.publish("host.1")
+    made.bus.written = []
+    await made.records.leave("k", may_call=False)
+    expected = [f"-{slot(0)}", f"-{NODE}"] if again or name == NODE else [f"-{slot(0)}"]
+    assert made.bus.written == expected
+
+
+async def test_what_another_process_has_written_over_an_unanswered_record_is_left_alone() -> None:
+    made = Records()
+    made.bus.unanswered = NODE
+    with pytest.raises(TimeoutError):
+        await made.publish()
+    made.bus.put(NODE, encode_record(NodeRecord(slot=0, lease="w", incarnation="other")))
+    made.bus.written = []
+    await made.records.leave("k", may_call=False)
+    assert made.bus.written == [f"-{slot(0)}"]
+
+
+async def test_a_write_that_comes_after_the_worker_has_left_is_kept_out() -> None:
+    made = Records()
+    store, late = made.bus.store, asyncio.Event()
+
+    async def slow(subject: str, payload: bytes, headers: dict[str, str]) -> int:
+        made.bus.store = store  # type: ignore[method-assign]
+        await late.wait()
+        return await store(subject, payload, headers)
+
+    made.bus.store = slow  # type: ignore[method-assign]
+    record = NodeRecord(slot=0, lease="w", incarnation="i")
+    writing = asyncio.create_task(made.records.write(NODE, encode_record(record), 0))
+    await asyncio.sleep(0)
+    await made.records.leave("k", may_call=False)
+    late.set()
+    with pytest.raises(ConflictError):
+        await writing
+    assert made.bus.written == [f"-{NODE}"]
+
+
 async def test_a_key_that_was_left_while_calls_ran_is_counted_until_they_have_ended() -> None:
     """An operator must not take the store to owners before."""
     made = Records()
@@ -204,6 +262,40 @@ async def test_a_record_that_has_changed_since_it_was_seen_is_not_deleted() -> N
     assert made.bus.written == []
     await made.records.drop_slots("k", [0, 7])
     assert made.bus.written == [f"-{slot(0)}"]
+
+
+async def written(records: FullRecords, bus: KvBus) -> None:
+    """Has the records written once, and ends the task that does."""
+    running = asyncio.create_task(records.run())
+    await until(lambda: bool(bus.written))
+    running.cancel()
+    await asyncio.wait({running})
+
+
+@pytest.mark.parametrize("answered", [True, False])
+async def test_a_worker_of_a_full_store_deletes_its_records_when_it_leaves(answered: bool) -> None:
+    bus = KvBus()
+    records = FullRecords(cast(Any, bus), CONFIG, NoLease(), "i", LOG)
+    bus.unanswered = "" if answered else NODE
+    await written(records, bus)
+    await records.leave()
+    assert bus.written == [NODE, f"-{NODE}"]
+
+
+async def test_a_worker_of_a_full_store_that_never_wrote_leaves_nothing() -> None:
+    bus = KvBus()
+    await FullRecords(cast(Any, bus), CONFIG, NoLease(), "i", LOG).leave()
+    assert bus.written == []
+
+
+async def test_a_worker_of_a_full_store_leaves_the_record_of_another_process_alone() -> None:
+    bus = KvBus()
+    records = FullRecords(cast(Any, bus), CONFIG, NoLease(), "i", LOG)
+    bus.unanswered = NODE
+    await written(records, bus)
+    bus.put(NODE, encode_record(NodeRecord(slot=0, lease="w", incarnation="other")))
+    await records.leave()
+    assert bus.written == [NODE]
 
 
 class Reader:

@@ -28,6 +28,8 @@ class FullRecords:
         self._incarnation = incarnation
         self._log = log
         self._revisions: dict[str, int] = {}
+        self._tried: dict[str, bytes] = {}
+        """What was written last, perhaps without an answer."""
         self._wake = asyncio.Event()
         lease.on_change(self._wake.set)
         bus.on_back(self._wake.set)
@@ -51,13 +53,26 @@ class FullRecords:
             await event_before(self._wake, asyncio.get_running_loop().time() + pause_s)
 
     async def leave(self) -> None:
-        """Deletes the records."""
-        for name in self._names.values():
-            if name in self._revisions:
-                try:
-                    await self._bucket.delete(name, last=self._revisions[name])
-                except ConflictError:
-                    self._log.debug("record.not_ours", record=name)
+        """Deletes the records, those too of which no answer has said that they are written."""
+        for name in self._tried:
+            try:
+                await self._delete(name)
+            except ConflictError:
+                self._log.debug("record.not_ours", record=name)
+
+    async def _delete(self, name: str) -> None:
+        """Deletes a record, or keeps out one whose write is on its way.
+
+        Raises:
+            ConflictError: the record is another process's.
+        """
+        try:
+            await self._bucket.delete(name, last=self._revisions.get(name, 0))
+        except ConflictError:
+            entry = await self._bucket.get(name)
+            if entry is None or entry.value != self._tried[name]:
+                raise
+            await self._bucket.delete(name, last=entry.revision)
 
     async def _write(self, name: str) -> None:
         """Writes a record in the place of any other: who has the lease of this worker's id is this worker.
@@ -66,10 +81,11 @@ class FullRecords:
             ConflictError: others go on changing it.
         """
         record = NodeRecord(slot=0, lease=self._lease.id, incarnation=self._incarnation)
+        value = self._tried[name] = encode_record(record)
         for _ in range(_TRIES):
             try:
                 last = self._revisions.get(name, 0)
-                self._revisions[name] = await self._bucket.put(name, encode_record(record), last=last)
+                self._revisions[name] = await self._bucket.put(name, value, last=last)
             except ConflictError:
                 entry = await self._bucket.get(name)
                 self._revisions[name] = 0 if entry is None else entry.revision

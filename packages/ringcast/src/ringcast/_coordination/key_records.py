@@ -42,6 +42,8 @@ class KeyRecords:
         self._capabilities = (CACHED,) if config.cache_dir else ()
         self._left: dict[str, int] = {}
         """Revisions of the markers of keys that were left while calls may have run."""
+        self._unconfirmed: dict[str, bytes] = {}
+        """What was written without an answer: the bucket may have it, or will, where the mirror has not."""
 
     def registered(self, key: str) -> bool:
         """Whether the node record of a key was written since the start."""
@@ -100,8 +102,10 @@ class KeyRecords:
         if record is not None and record.incarnation != self._incarnation:
             return  # the claims are the other process's too
         await self.drop_slots(key, self._slots.of(key, self._worker_id))
+        for claim in [each for each in self._unconfirmed if each != name and each.partition(".")[0] == key]:
+            await self.drop(claim)
         may_call = may_call or bool(self._capabilities)
-        if record is not None:
+        if record is not None or name in self._unconfirmed:
             at = await self.drop(name, may_call=may_call)  # last: another claims the slot once this record is gone
             if at is not None and may_call:
                 self._left[name] = at
@@ -114,23 +118,35 @@ class KeyRecords:
         Raises:
             ConflictError: its revision is not ``last``; the mirror has the record of the bucket then.
         """
+        self._unconfirmed[name] = value
         try:
             revision = await self._bucket.put(name, value, last=last)
         except ConflictError:
             self._membership.nodes.correct(name, await self._bucket.get(name))
+            self._unconfirmed.pop(name, None)
             raise
+        self._unconfirmed.pop(name, None)
         self._membership.nodes.put(name, Entry(revision, value))
 
     async def drop(self, name: str, *, may_call: bool = False) -> int | None:
-        """Deletes a record, if it still is what the mirror shows; returns the revision of the marker."""
+        """Deletes a record, if it still is what the mirror shows, or what was written without an answer; returns the
+        revision of the marker.
+
+        Where such a write has not come yet, the marker keeps it out.
+        """
         entry = self._membership.nodes.entries.get(name)
-        if entry is None or entry.value is None:
+        if name not in self._unconfirmed and (entry is None or entry.value is None):
             return None
-        return await self._delete(name, entry.revision, may_call=may_call)
+        return await self._delete(name, self._membership.nodes.revision(name), may_call=may_call)
 
     async def _delete(self, name: str, revision: int, *, may_call: bool) -> int | None:
         try:
-            return await self._bucket.delete(name, last=revision, may_call=may_call)
+            at = await self._bucket.delete(name, last=revision, may_call=may_call)
         except ConflictError:
-            self._log.debug("record.not_ours", record=name)
-            return None
+            found = await self._bucket.get(name) if name in self._unconfirmed else None
+            if found is None or found.revision == revision or found.value != self._unconfirmed.pop(name):
+                self._log.debug("record.not_ours", record=name)
+                return None
+            return await self._delete(name, found.revision, may_call=may_call)
+        self._unconfirmed.pop(name, None)
+        return at

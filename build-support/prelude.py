@@ -24,7 +24,7 @@ MAY_IMPORT = (
     (_GROUPSTORE, (_SQLITE,)),
     (_META, (_WIRE,)),
     (_CLIENT, (_CORE, _WIRE)),
-    (_SDK, (_CORE, _WIRE, _SQLITE, _CLIENT)),
+    (_SDK, (_CORE, _WIRE, _SQLITE, _META, _CLIENT)),
     (_CLI, (_SDK, _CLIENT, _WIRE, _META)),
     (_SPARK, (_CORE, _WIRE, _CLIENT)),
     (_SERVICE, (_WIRE, _META)),

@@ -53,7 +53,7 @@ def knows_no_forks() -> None:
 def ends_with_its_connection() -> None:
     """Gives up where the server ends its connection."""
 
-    async def gives_up(self: WorkerClient) -> None:
+    async def gives_up(self: Client) -> None:
         self._closing = asyncio.create_task(self._close(Client.CLOSED))  # type: ignore[attr-defined]
 
     WorkerClient._attempt_reconnect = gives_up  # type: ignore[method-assign]

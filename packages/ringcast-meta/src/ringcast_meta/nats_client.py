@@ -39,6 +39,8 @@ class LastingClient(Client):
         """The server ends the connection with these words; what was on its way is still known."""
 
     async def _process_connect_init(self) -> None:
+        # What was left half-read of the connection before does not belong to this one.
+        self._ps.reset()
         try:
             await super()._process_connect_init()
         except OSError:

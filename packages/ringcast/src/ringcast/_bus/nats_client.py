@@ -1,30 +1,26 @@
 """The NATS client as a worker needs it: nothing that a server or another client sends ends it for good.
 
-The library closes a connection for ever when the server ends it with an error, as it does when a login was changed or
-has expired; it stops reading, without an error, at a subject that is no UTF-8; a file of credentials that can't be
-read just then ends its attempts to reconnect; and it writes its login before it reads whether the server takes it.
-This is the one file that knows these habits.
+Beside what :class:`~ringcast_meta.nats_client.LastingClient` mends: the library stops reading, without an error, at a
+subject that is no UTF-8, and turns what a server refuses to lower case. This and the parser of batches are the files
+that know its inside.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import nats.errors
-from nats.aio.client import Client, ServerVersion
+from nats.aio.client import ServerVersion
 from nats.aio.client import __version__ as LIBRARY_VERSION
 from nats.protocol.parser import PERMISSIONS_ERR, STALE_CONNECTION
+from ringcast_meta.nats_client import LastingClient
 
 TESTED_VERSIONS: Final = ("2.16.",)
 """Versions of the library whose inside is known here and in the parser of batches."""
 _ERROR_LINE: Final = re.compile(rb"-ERR\s+'([^'\r\n]*)'?")
 _REFUSED: Final = re.compile(r'violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
-_PAUSE_S: Final = 1.0
-_REFUSAL_S: Final = 0.05
-"""How long a refusal may take that a server sends right behind its greeting."""
 
 
 class SubjectRefusedError(nats.errors.Error):
@@ -36,11 +32,10 @@ class SubjectRefusedError(nats.errors.Error):
         self.action, self.subject = (found[1].lower(), found[2]) if found else ("use", text)
 
 
-class WorkerClient(Client):
+class WorkerClient(LastingClient):
     """A client that reconnects whatever happened to its connection."""
 
     _last_version: ServerVersion | None = None
-    _login_broke = False
 
     @property
     def connected_server_version(self) -> ServerVersion:
@@ -72,42 +67,6 @@ class WorkerClient(Client):
         found = _ERROR_LINE.match(self._ps.buf)
         return found[1].decode(errors="replace") if found else ""
 
-    async def _process_connect_init(self) -> None:
-        """What was left half-read of the connection before does not belong to this one."""
-        self._ps.reset()
-        try:
-            await super()._process_connect_init()
-        except OSError:
-            self._login_broke = True
-            raise
-        self._login_broke = False
-
-    def _connect_command(self) -> bytes:
-        """The library reads the seed of an nkey anew for each login, and its public key only once."""
-        if self._nkeys_seed is not None:
-            self._setup_nkeys_connect()
-        return super()._connect_command()
-
-    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        await super()._process_info(info, initial_connection)
-        if initial_connection and self._login_broke:
-            await self._hear_refusal()
-
-    async def _hear_refusal(self) -> None:
-        """A server that has no room for a connection greets, says so, and closes.
-
-        A login that is written meanwhile breaks, and what the server has said is lost with the connection. So the
-        attempt after such a break listens for a moment before it writes.
-
-        Raises:
-            nats.errors.Error: the server refuses the connection.
-        """
-        assert self._transport is not None
-        with suppress(TimeoutError):
-            line = await asyncio.wait_for(self._transport.readline(), _REFUSAL_S)
-            if found := _ERROR_LINE.match(line):
-                raise nats.errors.Error(f"nats: '{found[1].decode(errors='replace')}'")
-
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         """A message that the library can't decode is reported, and skipped."""
         try:
@@ -121,20 +80,6 @@ class WorkerClient(Client):
         task = asyncio.current_task()
         if task is not None and task is self._reading_task and self.is_connected and not task.cancelling():
             await self._process_op_err(nats.errors.Error("nats: reading has ended"))
-
-    async def _attempt_reconnect(self) -> None:
-        """Goes on after an error that the library does not foresee, such as credentials that make no sense just now."""
-        while True:
-            try:
-                await super()._attempt_reconnect()
-            except Exception as error:  # noqa: BLE001  # whatever it is, it is tried again
-                await self._error_cb(error)
-                await asyncio.sleep(_PAUSE_S)
-                if self.is_closed:
-                    return
-                self._status = Client.RECONNECTING
-            else:
-                return
 
 
 def library_is_known() -> bool:

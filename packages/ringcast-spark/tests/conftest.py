@@ -171,7 +171,7 @@ def store(
     spark: SparkSession, service_nats: NatsServer, service: ConfigServiceProcess, store_name: str
 ) -> Iterator[Store]:
     """A store that no other test uses."""
-    with grpc.insecure_channel(service.address) as channel:
+    with service.channel() as channel:
         stub = ConfigServiceStub(channel)
         stub.CreateStore(pb.CreateStoreRequest(name=store_name, partition_count=PARTITIONS))
         yield Store(store_name, service_nats.url, service.address, spark, stub)
@@ -190,7 +190,7 @@ def own_service(tmp_path: Path) -> Iterator[ConfigServiceProcess]:
 @pytest.fixture
 def own_store(spark: SparkSession, own_service: Any, store_name: str) -> Iterator[Store]:
     """A store at that service."""
-    with grpc.insecure_channel(own_service.address) as channel:
+    with own_service.channel() as channel:
         stub = ConfigServiceStub(channel)
         stub.CreateStore(pb.CreateStoreRequest(name=store_name, partition_count=PARTITIONS))
         more = {"timeout_s": "60"}
@@ -241,7 +241,7 @@ def compacted_store(spark: SparkSession, store_name: str, tmp_path: Path) -> Ite
 
         with (
             ConfigServiceProcess(tmp_path, nats_url=nats.url, database=database, options=quickly) as process,
-            grpc.insecure_channel(process.address) as channel,
+            process.channel() as channel,
         ):
             store = open_store(process, channel)
             store.stub.CreateStore(pb.CreateStoreRequest(name=store_name, partition_count=PARTITIONS))
@@ -251,7 +251,7 @@ def compacted_store(spark: SparkSession, store_name: str, tmp_path: Path) -> Ite
             store.wait_for_compaction()
         with (
             ConfigServiceProcess(tmp_path, nats_url=nats.url, database=database) as process,
-            grpc.insecure_channel(process.address) as channel,
+            process.channel() as channel,
         ):
             yield open_store(process, channel)
 
@@ -263,7 +263,7 @@ def _compacting(spark: SparkSession, store_name: str, tmp_path: Path, *words: st
     with (
         NatsServer(tmp_path / "nats") as nats,
         ConfigServiceProcess(tmp_path, nats_url=nats.url, database=database, options=quickly) as process,
-        grpc.insecure_channel(process.address) as channel,
+        process.channel() as channel,
     ):
         stub = ConfigServiceStub(channel)
         stub.CreateStore(pb.CreateStoreRequest(name=store_name, partition_count=PARTITIONS))

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Itera
 from typing import Any, NamedTuple, cast
 
 import dapr.conf
-import grpc
 import pytest
 from dapr.clients.grpc._response import ConfigurationResponse
 from ringcast import Change
@@ -79,7 +78,7 @@ class Writer:
     def __init__(self, service: ConfigServiceProcess) -> None:
         self._address = service.address
         self._stores: list[str] = []
-        self._channel = grpc.insecure_channel(service.address)
+        self._channel = service.channel()
         self._stub = ConfigServiceStub(self._channel)
 
     def create(self, store: str, mode: str = "PARTITIONED") -> None:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
+
+import grpc
 
 from ringcast_testkit._ports import ReservedPort
 from ringcast_testkit._process import ManagedProcess, ManagedServer
 from ringcast_testkit._warm import WarmProgram
+
+_TRY_AGAIN: Final = {
+    "name": [{"service": "ringcast.config.v1.ConfigService", "method": "CreateStore"}],
+    "retryPolicy": {
+        "maxAttempts": 5,
+        "initialBackoff": "0.5s",
+        "maxBackoff": "5s",
+        "backoffMultiplier": 2,
+        "retryableStatusCodes": ["UNAVAILABLE"],
+    },
+}
 
 
 class ConfigServiceProcess(ManagedServer):
@@ -35,6 +49,11 @@ class ConfigServiceProcess(ManagedServer):
     def address(self) -> str:
         """``127.0.0.1:<port>`` of the gRPC API; it stays the same over restarts."""
         return self._grpc.address
+
+    def channel(self) -> grpc.Channel:
+        """A channel to it. As users do, it tries again to make a store for which NATS was too busy."""
+        config = json.dumps({"methodConfig": [_TRY_AGAIN]})
+        return grpc.insecure_channel(self.address, options=[("grpc.service_config", config)])
 
     @property
     def metrics_url(self) -> str:

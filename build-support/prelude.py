@@ -156,13 +156,20 @@ ROOMS = (
             ("migrations", ("repository",)),
             ("lifecycle", ("maintenance", "migrations", "nats", "repository")),
             ("policies", ("repository",)),
+            ("value_schemas", ("telemetry", "repository")),
             ("gates", ("proof", "proofs", "repository")),
-            ("releases", ("gates", "histories", "writes", "telemetry", "repository")),
-            ("handlers", ("lifecycle", "histories", "nats", "writes", "telemetry", "repository", "permits", "caller")),
+            ("releases", ("gates", "histories", "writes", "value_schemas", "telemetry", "repository")),
+            (
+                "handlers",
+                (
+                    *("lifecycle", "histories", "nats", "writes", "value_schemas", "telemetry", "repository"),
+                    *("permits", "caller"),
+                ),
+            ),
             (
                 "grpc",
                 (
-                    *("handlers", "lifecycle", "policies", "releases", "proofs", "nats", "writes"),
+                    *("handlers", "lifecycle", "policies", "value_schemas", "releases", "proofs", "nats", "writes"),
                     *("telemetry", "repository"),
                     *("access", "audit", "logins", "security", "refusals", "permits", "caller", "broker_state"),
                 ),

@@ -71,6 +71,8 @@ FROZEN = [
     "Role",
     "Row",
     "RowRule",
+    "SchemaKind",
+    "SchemaMode",
     "SealHolder",
     "SlotClaim",
     "Stage",

@@ -30,6 +30,7 @@ DENIED = STATUS[PermissionDeniedError.code]
 README = Path(__file__).parent.parent / "README.md"
 CALLERS = ("root", "nobody", *Role)
 ROW = pb.RowWrite(row_id="a", value="v")
+STAGED = pb.KeyedWrite(key="k", row=pb.RowWrite(row_id="staged", value="v", if_absent=True))
 NUMBER = ROLES[Role.READER]
 REQUESTS: dict[str, Any] = {
     "GrantRole": pb.GrantRoleRequest(store="s", principal="guest", role=NUMBER),
@@ -43,6 +44,11 @@ REQUESTS: dict[str, Any] = {
     "UpdateStore": pb.UpdateStoreRequest(name="s", inline_max_bytes=8),
     "GetStorePolicy": pb.GetStorePolicyRequest(name="s"),
     "SetStorePolicy": pb.SetStorePolicyRequest(name="s", policy=pb.StorePolicy(max_keys=50)),
+    "RegisterSchema": pb.RegisterSchemaRequest(store="s", key="checked", definition="{}"),
+    "CheckSchema": pb.CheckSchemaRequest(store="s", key="k", definition="{}"),
+    "SetSchemaMode": pb.SetSchemaModeRequest(store="s", key="checked", mode=pb.SCHEMA_MODE_WARN),
+    "ListSchemas": pb.ListSchemasRequest(store="s"),
+    "GetSchema": pb.GetSchemaRequest(store="s", key="checked"),
     "DeleteStore": pb.DeleteStoreRequest(name="s"),
     "RestoreStore": pb.RestoreStoreRequest(name="s"),
     "DeleteKey": pb.DeleteKeyRequest(store="s", key="gone"),
@@ -53,21 +59,14 @@ REQUESTS: dict[str, Any] = {
     "Commit": pb.CommitRequest(store="s", writes=[pb.KeyedWrite(key="k", row=ROW)]),
     "Change": pb.Changes(store="s", key="k", changes=[pb.RowChange(number=1, row_id="a", value="v")]),
     "Write": pb.WriteBatch(store="s", key="k", rows=[ROW]),
-    "StageRelease": pb.StageReleaseRequest(
-        store="s",
-        stage_id="one",
-        rows=[pb.KeyedWrite(key="k", row=pb.RowWrite(row_id="staged", value="v", if_absent=True))],
-        complete=True,
-    ),
+    "StageRelease": pb.StageReleaseRequest(store="s", stage_id="one", rows=[STAGED], complete=True),
     "ListReleases": pb.ListReleasesRequest(store="s"),
     "GetRelease": pb.GetReleaseRequest(store="s", number=1),
     "ListReleaseRows": pb.ListReleaseRowsRequest(store="s", number=1),
     "PublishRelease": pb.PublishReleaseRequest(store="s", number=1),
     "ApproveRelease": pb.ApproveReleaseRequest(store="s", number=1),
     "RevokeApproval": pb.ChangeReleaseRequest(store="s", number=1),
-    "PauseRelease": pb.ChangeReleaseRequest(store="s", number=1),
-    "ResumeRelease": pb.ChangeReleaseRequest(store="s", number=1),
-    "StopRelease": pb.ChangeReleaseRequest(store="s", number=1),
+    **dict.fromkeys(("PauseRelease", "ResumeRelease", "StopRelease"), pb.ChangeReleaseRequest(store="s", number=1)),
     "UndoRelease": pb.ChangeReleaseRequest(store="s", number=1),
     "DropRelease": pb.ChangeReleaseRequest(store="s", number=1),
     "ProveRelease": pb.ProveReleaseRequest(store="s", number=1),

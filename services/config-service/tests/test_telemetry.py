@@ -122,6 +122,7 @@ async def test_what_is_exposed_is_what_is_documented(
         await until(service.metrics_url, lambda found: value(found, "config_service_events_published_total") == 1)
         async with connect(service.address, nats_url) as client:
             await exceed_rate(client, f"{store_name}-slow")
+            await break_schema(client, store_name)
         kinds, samples = await scrape(service.metrics_url)
     assert kinds == {metric.name: metric.kind for metric in SERVICE}
     labels = exposed_labels(samples)
@@ -130,6 +131,13 @@ async def test_what_is_exposed_is_what_is_documented(
     unseen = kinds.keys() - labels.keys()
     only_postgres = {"config_service_transaction_retries_total", "config_service_database_connections"}
     assert unseen == (only_postgres if kind == "sqlite" else set())
+
+
+async def break_schema(client: Any, store: str) -> None:
+    """A value that is refused."""
+    await client.stub.RegisterSchema(pb.RegisterSchemaRequest(store=store, key="checked", definition="{}"))
+    with pytest.raises(Exception, match="breaks version 1 of its schema as a whole: the value is no JSON"):
+        await client.put(store, "a", "", key="checked")
 
 
 async def exceed_rate(client: Any, store: str) -> None:

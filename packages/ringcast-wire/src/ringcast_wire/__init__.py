@@ -117,6 +117,7 @@ from ringcast_wire._replays import (
 )
 from ringcast_wire._reply_writer import FetchReplyWriter, PlainRow
 from ringcast_wire._rows import check_condition, check_idempotency_key, check_reason, check_row, check_row_id
+from ringcast_wire._schemas import SchemaKind, SchemaMode
 from ringcast_wire._waits import event_before, event_within
 
 __all__ = [
@@ -187,6 +188,8 @@ __all__ = [
     "Role",
     "Row",
     "RowRule",
+    "SchemaKind",
+    "SchemaMode",
     "SealHolder",
     "SlotClaim",
     "Stage",

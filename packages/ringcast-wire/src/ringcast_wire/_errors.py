@@ -59,6 +59,7 @@ class RowRule(StrEnum):
     NOT_UNICODE = "NOT_UNICODE"
     TOO_LARGE = "TOO_LARGE"
     TOO_MANY_ENTRIES = "TOO_MANY_ENTRIES"
+    SCHEMA = "SCHEMA"
     OTHER = "OTHER"
 
 

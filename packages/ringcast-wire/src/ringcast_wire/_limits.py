@@ -88,6 +88,12 @@ MAX_OPEN_RELEASES: Final = 20
 """Releases of one store that are being staged, staged, being published or being undone."""
 MAX_APPROVALS: Final = 20
 """Of a release: as many as the policy of a store may want."""
+MAX_SCHEMA_BYTES: Final = 64 * KIB
+"""The text of a schema for the values of a key."""
+MAX_SCHEMA_VERSIONS: Final = 100
+"""Versions of the schema of a key that are kept; older ones are forgotten."""
+MAX_SCHEMA_KEYS: Final = 1_000
+"""Keys of one store that have schemas, also keys that are not there yet."""
 MAX_KEPT_RELEASES: Final = 1_000
 """Releases of one store that are known; the oldest that are done are forgotten."""
 MAX_RELEASE_PAGE: Final = 100

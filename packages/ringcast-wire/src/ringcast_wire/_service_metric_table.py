@@ -169,6 +169,14 @@ SERVICE: Final = (
         " wait.",
     ),
     _service(
+        "config_service_schema_violations_total",
+        "counter",
+        ("store", "mode"),
+        "rows",
+        "Rows with values that break the schema of their key: refused where it is enforced (`enforce`; of a batch that"
+        " is refused the first alone), or written (`warn`).",
+    ),
+    _service(
         "config_service_releases",
         "gauge",
         ("state",),

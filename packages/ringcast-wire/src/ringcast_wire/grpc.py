@@ -27,6 +27,7 @@ from ringcast_wire._proto.config_pb2_grpc import (
     add_ConfigServiceServicer_to_server,
 )
 from ringcast_wire._releases import ReleaseOutcome, ReleaseState
+from ringcast_wire._schemas import SchemaKind, SchemaMode
 from ringcast_wire._service_login import TLS_PREFIX, ServiceLogin, read_tokens
 
 MODES: Final[Mapping[Mode, pb.Mode]] = {mode: getattr(pb, f"MODE_{mode.name}") for mode in Mode}
@@ -53,6 +54,16 @@ RELEASE_OUTCOMES: Final[Mapping[ReleaseOutcome, pb.ReleaseOutcome]] = {
     outcome: getattr(pb, f"RELEASE_OUTCOME_{outcome.name}") for outcome in ReleaseOutcome
 }
 """The number that each outcome of a row of a release has in protobuf, under the same name."""
+
+SCHEMA_KINDS: Final[Mapping[SchemaKind, pb.SchemaKind]] = {
+    kind: getattr(pb, f"SCHEMA_KIND_{kind.name}") for kind in SchemaKind
+}
+"""The number that each kind of schema has in protobuf, under the same name."""
+
+SCHEMA_MODES: Final[Mapping[SchemaMode, pb.SchemaMode]] = {
+    mode: getattr(pb, f"SCHEMA_MODE_{mode.name}") for mode in SchemaMode
+}
+"""The number that each mode of a schema has in protobuf, under the same name."""
 
 SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ConfigService"].full_name
 
@@ -165,6 +176,8 @@ __all__ = [
     "MODES",
     "RELEASE_OUTCOMES",
     "RELEASE_STATES",
+    "SCHEMA_KINDS",
+    "SCHEMA_MODES",
     "ROLES",
     "SERVICE_NAME",
     "STAGES",

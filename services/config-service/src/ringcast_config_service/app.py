@@ -86,6 +86,7 @@ class App(Lifetime):
             core.handlers,
             core.lifecycle,
             core.policies,
+            core.schemas,
             core.releases,
             core.proofs,
             core.access,

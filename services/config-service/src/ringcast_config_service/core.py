@@ -28,6 +28,7 @@ from ringcast_config_service.proofs import Proofs
 from ringcast_config_service.releases import Releases, ReleaseWork
 from ringcast_config_service.repository import Repository
 from ringcast_config_service.telemetry import Telemetry
+from ringcast_config_service.value_schemas import ValueSchemas
 from ringcast_config_service.writes.group_writer import GroupWriter
 
 log = EventLog(logging.getLogger(__name__))
@@ -76,7 +77,8 @@ class Core:
         self.writer = GroupWriter(
             repository.writer, self.relay.committed, telemetry, transactions=repository.writer.write_lanes
         )
-        self.handlers = Handlers(repository, self.writer, self.provisioner, self.histories, telemetry)
+        self.schemas = ValueSchemas(repository, telemetry.measures)
+        self.handlers = Handlers(repository, self.writer, self.provisioner, self.histories, self.schemas, telemetry)
         self.audit = AuditTrail(repository.audit, repository, retention_ms=config.audit_retention_ms)
         self.access = Access(repository.roles, telemetry.measures.refusals, self.audit)
         self.lifecycle = Lifecycle(
@@ -97,7 +99,7 @@ class Core:
             staged_ms=config.staged_retention_ms,
             kept_ms=config.release_retention_ms,
         )
-        self.releases = Releases(repository, self._release_work, staged_ms=config.staged_retention_ms)
+        self.releases = Releases(repository, self._release_work, self.schemas, staged_ms=config.staged_retention_ms)
         self.fetches = FetchServer(
             nc, self.handlers, at_once=config.fetches, waiting=config.waiting_fetches, telemetry=telemetry
         )
@@ -135,6 +137,7 @@ class Core:
 
     def _forget(self, store: str) -> None:
         self.handlers.forget(store)
+        self.schemas.forget(store)
         self.histories.forget(store)
 
     # ---- duties of maintenance

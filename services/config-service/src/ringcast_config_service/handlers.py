@@ -57,6 +57,7 @@ from ringcast_config_service.repository import (
 )
 from ringcast_config_service.repository.answers import named_bytes
 from ringcast_config_service.telemetry import Telemetry
+from ringcast_config_service.value_schemas import ValueSchemas
 from ringcast_config_service.writes.batches import (
     CheckedBatch,
     PlainRows,
@@ -83,8 +84,10 @@ class Handlers:
         writer: GroupWriter,
         provisioner: Provisioner,
         histories: Histories,
+        schemas: ValueSchemas,
         telemetry: Telemetry,
     ) -> None:
+        self._schemas = schemas
         self._telemetry = telemetry
         self._repository = repository
         self._writer = writer
@@ -141,7 +144,8 @@ class Handlers:
         record = await self._store(store)
         if not self._histories.is_open(store):
             await self._histories.open(store)
-        requests, places = bundle(record, writes, terms, self._repository.histories.generation)
+        checks = await self._schemas.checks_of(store, (item.key for item in writes))
+        requests, places = bundle(record, writes, terms, self._repository.histories.generation, checks)
         outcome = await self._writer.write_all(requests, caller)
         versions = dict(zip(places, outcome.versions, strict=True))
         return [(places[item.key, item.row.row_id], versions[item.key, item.row.row_id]) for item in writes]
@@ -158,6 +162,8 @@ class Handlers:
         size = check_row(row.row_id, row.value or "", row.metadata)
         if row.value is not None:
             check_row_policy(row.row_id, size, record.policy.max_row_bytes)
+        if (check := await self._schemas.check_of(store, key)) is not None and row.value is not None:
+            check.check(row.row_id, row.value, row.metadata)
         partition = row_partition(row.row_id, record.partition_count)
         metadata = dict(row.metadata) if row.metadata else None
         write = RowWrite(partition, row.row_id, row.value, metadata, size, row.condition)
@@ -170,6 +176,7 @@ class Handlers:
             generation=self._repository.histories.generation,
             permit=Permit(terms.expires_s),
             by=terms.by,
+            schema_id=check.schema_id if check is not None else 0,
         )
 
     async def check_batch(
@@ -197,8 +204,9 @@ class Handlers:
             raise InvalidInputError(
                 f"rows has {count} entries: 1 to {limits.MAX_BATCH_ROWS} are allowed in a batch", field="rows"
             )
+        check = await self._schemas.check_of(store, key)
         writes: Sequence[RowWrite] | None = None
-        if isinstance(rows, PlainRows):
+        if isinstance(rows, PlainRows) and (check is None or await check.accepts(rows.values)):
             writes = plain_writes(rows, record.partition_count, record.policy.max_row_bytes)
         repeated = 0
         rejected: list[Rejected] = []
@@ -209,6 +217,7 @@ class Handlers:
                 record.partition_count,
                 skip_invalid=skip_invalid,
                 max_row_bytes=record.policy.max_row_bytes,
+                check=check,
             )
         if not writes:
             return CheckedBatch(None, repeated, rejected)
@@ -223,6 +232,7 @@ class Handlers:
             generation=self._repository.histories.generation,
             permit=Permit(terms.expires_s),
             by=terms.by,
+            schema_id=check.schema_id if check is not None else 0,
         )
         return CheckedBatch(request, repeated, rejected)
 

@@ -45,6 +45,7 @@ from ringcast_config_service.repository import (
     Step,
 )
 from ringcast_config_service.telemetry import RELEASE_STATES, Measures
+from ringcast_config_service.value_schemas import ValueSchemas
 from ringcast_config_service.writes.batches import RowInput, check_row_policy
 from ringcast_config_service.writes.terms import KeyedRow
 
@@ -75,7 +76,8 @@ class ReleasePage(NamedTuple):
 class Releases:
     """What callers may do with releases; ``work`` does what follows from it."""
 
-    def __init__(self, repository: Repository, work: ReleaseWork, *, staged_ms: int) -> None:
+    def __init__(self, repository: Repository, work: ReleaseWork, schemas: ValueSchemas, *, staged_ms: int) -> None:
+        self._schemas = schemas
         self._releases = repository.releases
         self._stores = repository.stores
         self._work = work
@@ -97,6 +99,7 @@ class Releases:
             raise InvalidInputError(
                 f"rows has {len(rows)} entries: at most {limits.MAX_BATCH_ROWS} are allowed in a batch", field="rows"
             )
+        checks = await self._schemas.checks_of(store, (key for key, _ in rows))
         checked = []
         total = 0
         for index, (key, row) in enumerate(rows):
@@ -105,6 +108,8 @@ class Releases:
                 size = check_row(row.row_id, row.value or "", row.metadata)
                 if row.value is not None:
                     check_row_policy(row.row_id, size, record.policy.max_row_bytes)
+                    if key in checks:
+                        checks[key].check(row.row_id, row.value, row.metadata)
                 condition = _condition(row)
             except InvalidInputError as error:
                 raise InvalidInputError(f"row {index} of the batch: {error}", field=error.field) from error

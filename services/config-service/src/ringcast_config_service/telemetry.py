@@ -54,6 +54,8 @@ class Measures:
         self.lead_changes: Counter[str] = Counter({"taken": 0, "lost": 0, "resigned": 0})
         self.writes_slowed: Counter[tuple[str, str]] = Counter()
         """Requests that the rate of their store has held up, by store and outcome."""
+        self.schema_violations: Counter[tuple[str, str]] = Counter()
+        """Rows with values that break the schema of their key, by store and mode."""
         self.refusals = Refusals()
         self.histories: Counter[str] = Counter({"went_back": 0, "forked": 0, "operator": 0})
         self.dead_letters: Counter[tuple[str, str]] = Counter()
@@ -123,6 +125,8 @@ class Measures:
             yield "histories_total", (reason,), count
         for labels, count in list(self.writes_slowed.items()):
             yield "writes_slowed_total", labels, count
+        for labels, count in list(self.schema_violations.items()):
+            yield "schema_violations_total", labels, count
         yield "counts_repaired_total", (), self.counts_repaired
         for change, count in list(self.lead_changes.items()):
             yield "maintenance_lead_changes_total", (change,), count

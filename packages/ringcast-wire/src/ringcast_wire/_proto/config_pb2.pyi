@@ -38,6 +38,19 @@ class MigrationStage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MIGRATION_STAGE_SWITCH: _ClassVar[MigrationStage]
     MIGRATION_STAGE_FINISH: _ClassVar[MigrationStage]
 
+class SchemaKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SCHEMA_KIND_UNSPECIFIED: _ClassVar[SchemaKind]
+    SCHEMA_KIND_JSON_SCHEMA: _ClassVar[SchemaKind]
+    SCHEMA_KIND_REGEX: _ClassVar[SchemaKind]
+
+class SchemaMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SCHEMA_MODE_UNSPECIFIED: _ClassVar[SchemaMode]
+    SCHEMA_MODE_ENFORCE: _ClassVar[SchemaMode]
+    SCHEMA_MODE_WARN: _ClassVar[SchemaMode]
+    SCHEMA_MODE_OFF: _ClassVar[SchemaMode]
+
 class ReleaseState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     RELEASE_STATE_UNSPECIFIED: _ClassVar[ReleaseState]
@@ -92,6 +105,13 @@ MIGRATION_STAGE_SHADOW: MigrationStage
 MIGRATION_STAGE_VALIDATE: MigrationStage
 MIGRATION_STAGE_SWITCH: MigrationStage
 MIGRATION_STAGE_FINISH: MigrationStage
+SCHEMA_KIND_UNSPECIFIED: SchemaKind
+SCHEMA_KIND_JSON_SCHEMA: SchemaKind
+SCHEMA_KIND_REGEX: SchemaKind
+SCHEMA_MODE_UNSPECIFIED: SchemaMode
+SCHEMA_MODE_ENFORCE: SchemaMode
+SCHEMA_MODE_WARN: SchemaMode
+SCHEMA_MODE_OFF: SchemaMode
 RELEASE_STATE_UNSPECIFIED: ReleaseState
 RELEASE_STATE_STAGING: ReleaseState
 RELEASE_STATE_STAGED: ReleaseState
@@ -464,6 +484,112 @@ class StorePolicy(_message.Message):
     releases_only: bool
     approvals: int
     def __init__(self, max_rows: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_row_bytes: _Optional[int] = ..., max_keys: _Optional[int] = ..., max_rows_per_second: _Optional[int] = ..., burst_rows: _Optional[int] = ..., history_retention_ms: _Optional[int] = ..., releases_only: _Optional[bool] = ..., approvals: _Optional[int] = ...) -> None: ...
+
+class KeySchema(_message.Message):
+    __slots__ = ("key", "version", "kind", "mode", "author", "reason", "registered_at_ms", "changed_at_ms", "definition")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REGISTERED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    version: int
+    kind: SchemaKind
+    mode: SchemaMode
+    author: str
+    reason: str
+    registered_at_ms: int
+    changed_at_ms: int
+    definition: str
+    def __init__(self, key: _Optional[str] = ..., version: _Optional[int] = ..., kind: _Optional[_Union[SchemaKind, str]] = ..., mode: _Optional[_Union[SchemaMode, str]] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., registered_at_ms: _Optional[int] = ..., changed_at_ms: _Optional[int] = ..., definition: _Optional[str] = ...) -> None: ...
+
+class RegisterSchemaRequest(_message.Message):
+    __slots__ = ("store", "key", "kind", "definition", "mode")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    key: str
+    kind: SchemaKind
+    definition: str
+    mode: SchemaMode
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., kind: _Optional[_Union[SchemaKind, str]] = ..., definition: _Optional[str] = ..., mode: _Optional[_Union[SchemaMode, str]] = ...) -> None: ...
+
+class CheckSchemaRequest(_message.Message):
+    __slots__ = ("store", "key", "kind", "definition")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    key: str
+    kind: SchemaKind
+    definition: str
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., kind: _Optional[_Union[SchemaKind, str]] = ..., definition: _Optional[str] = ...) -> None: ...
+
+class SchemaReport(_message.Message):
+    __slots__ = ("rows", "broken", "first")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    BROKEN_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    broken: int
+    first: _containers.RepeatedCompositeFieldContainer[BrokenRow]
+    def __init__(self, rows: _Optional[int] = ..., broken: _Optional[int] = ..., first: _Optional[_Iterable[_Union[BrokenRow, _Mapping]]] = ...) -> None: ...
+
+class BrokenRow(_message.Message):
+    __slots__ = ("row_id", "where", "rule", "reason", "found")
+    ROW_ID_FIELD_NUMBER: _ClassVar[int]
+    WHERE_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    row_id: str
+    where: str
+    rule: str
+    reason: str
+    found: str
+    def __init__(self, row_id: _Optional[str] = ..., where: _Optional[str] = ..., rule: _Optional[str] = ..., reason: _Optional[str] = ..., found: _Optional[str] = ...) -> None: ...
+
+class SetSchemaModeRequest(_message.Message):
+    __slots__ = ("store", "key", "mode")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    key: str
+    mode: SchemaMode
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., mode: _Optional[_Union[SchemaMode, str]] = ...) -> None: ...
+
+class ListSchemasRequest(_message.Message):
+    __slots__ = ("store", "key")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    key: str
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
+
+class ListSchemasResponse(_message.Message):
+    __slots__ = ("schemas",)
+    SCHEMAS_FIELD_NUMBER: _ClassVar[int]
+    schemas: _containers.RepeatedCompositeFieldContainer[KeySchema]
+    def __init__(self, schemas: _Optional[_Iterable[_Union[KeySchema, _Mapping]]] = ...) -> None: ...
+
+class GetSchemaRequest(_message.Message):
+    __slots__ = ("store", "key", "version")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    key: str
+    version: int
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class StorePolicyInfo(_message.Message):
     __slots__ = ("name", "policy", "rows", "bytes", "keys")

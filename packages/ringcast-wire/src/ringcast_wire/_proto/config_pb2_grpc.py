@@ -109,6 +109,31 @@ class ConfigServiceStub:
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.SetStorePolicyRequest.SerializeToString,
                 response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.StorePolicyInfo.FromString,
                 _registered_method=True)
+        self.RegisterSchema = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/RegisterSchema',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.RegisterSchemaRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.KeySchema.FromString,
+                _registered_method=True)
+        self.CheckSchema = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/CheckSchema',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.CheckSchemaRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.SchemaReport.FromString,
+                _registered_method=True)
+        self.SetSchemaMode = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/SetSchemaMode',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.SetSchemaModeRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.KeySchema.FromString,
+                _registered_method=True)
+        self.ListSchemas = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/ListSchemas',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ListSchemasRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ListSchemasResponse.FromString,
+                _registered_method=True)
+        self.GetSchema = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/GetSchema',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.GetSchemaRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.KeySchema.FromString,
+                _registered_method=True)
         self.DeleteStore = channel.unary_unary(
                 '/ringcast.config.v1.ConfigService/DeleteStore',
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.DeleteStoreRequest.SerializeToString,
@@ -375,6 +400,42 @@ class ConfigServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetStorePolicy(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RegisterSchema(self, request, context):
+        """Schemas for the values of a key, which may not be there yet. RegisterSchema adds a version, unless the newest is the
+        same, and it is in force from then on. Where it is enforced every write is refused that has a value which breaks it, of
+        every instance and in every way, also by releases. A schema that rows which are there break can't be enforced: the
+        refusal names the first of them, and CheckSchema, which changes nothing, more of them. At most 2 calls that look at
+        all rows run at once in an instance, others are refused with UNAVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CheckSchema(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetSchemaMode(self, request, context):
+        """Enforces the schema of a key, or lets values that break it be written.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSchemas(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSchema(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -687,6 +748,31 @@ def add_ConfigServiceServicer_to_server(servicer, server):
                     servicer.SetStorePolicy,
                     request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.SetStorePolicyRequest.FromString,
                     response_serializer=ringcast__wire_dot___proto_dot_config__pb2.StorePolicyInfo.SerializeToString,
+            ),
+            'RegisterSchema': grpc.unary_unary_rpc_method_handler(
+                    servicer.RegisterSchema,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.RegisterSchemaRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.KeySchema.SerializeToString,
+            ),
+            'CheckSchema': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckSchema,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.CheckSchemaRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.SchemaReport.SerializeToString,
+            ),
+            'SetSchemaMode': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetSchemaMode,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.SetSchemaModeRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.KeySchema.SerializeToString,
+            ),
+            'ListSchemas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSchemas,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ListSchemasRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.ListSchemasResponse.SerializeToString,
+            ),
+            'GetSchema': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSchema,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.GetSchemaRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.KeySchema.SerializeToString,
             ),
             'DeleteStore': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteStore,
@@ -1254,6 +1340,141 @@ class ConfigService:
             '/ringcast.config.v1.ConfigService/SetStorePolicy',
             ringcast__wire_dot___proto_dot_config__pb2.SetStorePolicyRequest.SerializeToString,
             ringcast__wire_dot___proto_dot_config__pb2.StorePolicyInfo.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RegisterSchema(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/RegisterSchema',
+            ringcast__wire_dot___proto_dot_config__pb2.RegisterSchemaRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.KeySchema.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckSchema(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/CheckSchema',
+            ringcast__wire_dot___proto_dot_config__pb2.CheckSchemaRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.SchemaReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetSchemaMode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/SetSchemaMode',
+            ringcast__wire_dot___proto_dot_config__pb2.SetSchemaModeRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.KeySchema.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSchemas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/ListSchemas',
+            ringcast__wire_dot___proto_dot_config__pb2.ListSchemasRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.ListSchemasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSchema(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/GetSchema',
+            ringcast__wire_dot___proto_dot_config__pb2.GetSchemaRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.KeySchema.FromString,
             options,
             channel_credentials,
             insecure,

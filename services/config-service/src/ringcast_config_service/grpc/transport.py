@@ -40,6 +40,7 @@ from ringcast_config_service.grpc.policy_calls import PolicyCalls
 from ringcast_config_service.grpc.release_calls import ReleaseCalls
 from ringcast_config_service.grpc.role_calls import RoleCalls
 from ringcast_config_service.grpc.rows import authorship, call_terms, delete_input, keyed_rows, put_input
+from ringcast_config_service.grpc.schema_calls import SchemaCalls
 from ringcast_config_service.grpc.status_calls import StatusCalls
 from ringcast_config_service.grpc.store_calls import StoreCalls
 from ringcast_config_service.grpc.stream_life import StreamLives
@@ -52,6 +53,7 @@ from ringcast_config_service.releases import Releases
 from ringcast_config_service.repository import HistoryFilter, ListedRow, ListFilter, Revision, WriteOutcome
 from ringcast_config_service.security import Security
 from ringcast_config_service.telemetry import Telemetry
+from ringcast_config_service.value_schemas import ValueSchemas
 from ringcast_config_service.writes.group_writer import GroupWriter
 
 T = TypeVar("T")
@@ -81,6 +83,7 @@ class GrpcServer:
         handlers: Handlers,
         lifecycle: Lifecycle,
         policies: Policies,
+        schemas: ValueSchemas,
         releases: Releases,
         proofs: Proofs,
         access: Access,
@@ -114,6 +117,7 @@ class GrpcServer:
                 handlers,
                 lifecycle,
                 policies,
+                schemas,
                 releases,
                 proofs,
                 access,
@@ -180,7 +184,7 @@ class GrpcServer:
         await self._server.stop(grace_s)
 
 
-class _Servicer(StoreCalls, PolicyCalls, ReleaseCalls, RoleCalls, AuditCalls):
+class _Servicer(StoreCalls, PolicyCalls, SchemaCalls, ReleaseCalls, RoleCalls, AuditCalls):
     """Every method hands its work to :func:`answer`, which maps errors."""
 
     def __init__(
@@ -188,6 +192,7 @@ class _Servicer(StoreCalls, PolicyCalls, ReleaseCalls, RoleCalls, AuditCalls):
         handlers: Handlers,
         lifecycle: Lifecycle,
         policies: Policies,
+        schemas: ValueSchemas,
         releases: Releases,
         proofs: Proofs,
         access: Access,
@@ -201,6 +206,7 @@ class _Servicer(StoreCalls, PolicyCalls, ReleaseCalls, RoleCalls, AuditCalls):
     ) -> None:
         StoreCalls.__init__(self, handlers, lifecycle, access)
         PolicyCalls.__init__(self, policies)
+        SchemaCalls.__init__(self, schemas)
         ReleaseCalls.__init__(self, releases, proofs)
         AuditCalls.__init__(self, audit)
         self._dead_letters = dead_letters

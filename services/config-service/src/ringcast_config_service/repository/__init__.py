@@ -65,6 +65,15 @@ from ringcast_config_service.repository.release_records import (
     StagedRow,
     Step,
 )
+from ringcast_config_service.repository.schemas import (
+    BrokenRow,
+    InForce,
+    KeySchema,
+    SchemaChange,
+    SchemaRaceError,
+    SchemaRepository,
+    Seen,
+)
 
 __all__ = [
     "DatabaseConnection",
@@ -76,7 +85,14 @@ __all__ = [
     "HistoryRepository",
     "OutboxRepository",
     "RecordMaintenance",
+    "BrokenRow",
     "Certificate",
+    "InForce",
+    "KeySchema",
+    "SchemaChange",
+    "SchemaRaceError",
+    "SchemaRepository",
+    "Seen",
     "KeyRevisions",
     "Release",
     "ReleaseRepository",

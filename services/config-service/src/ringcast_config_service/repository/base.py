@@ -198,7 +198,8 @@ class WriteRequest:
     refused. ``by``: the history has it with each row. ``skip_conflicts``: a row whose condition does not hold is left
     as it is, and the others are written. ``release``: the number of the release that it is a part of; all requests that
     are written together have the same. ``of_release``: a release is published or undone with it, so a store that takes
-    no other writes takes it.
+    no other writes takes it. ``schema_id``: of the schema that its values were checked against, 0 for none; where
+    another one is enforced, they are checked within the transaction.
     """
 
     store: StoreRecord
@@ -215,6 +216,7 @@ class WriteRequest:
     skip_conflicts: bool = False
     release: int = 0
     of_release: bool = False
+    schema_id: int = 0
     bytes: int = field(init=False)
     partitions: frozenset[int] = field(init=False)
     """Those that its rows are in."""

@@ -43,6 +43,7 @@ from ringcast_config_service.repository.counts import WrongCount
 from ringcast_config_service.repository.lead import Lead, LeadRepository
 from ringcast_config_service.repository.policies import PolicyChange
 from ringcast_config_service.repository.release_records import ReleaseRepository
+from ringcast_config_service.repository.schemas import SchemaRepository
 
 
 class DatabaseConnection(Protocol):
@@ -416,6 +417,10 @@ class Repository(DatabaseConnection, DatabaseClock, Protocol):
     @property
     def policies(self) -> PolicyRepository:
         """What stores allow."""
+
+    @property
+    def schemas(self) -> SchemaRepository:
+        """What values have to be."""
 
     @property
     def reader(self) -> RowReader:

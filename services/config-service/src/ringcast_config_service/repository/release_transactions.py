@@ -71,6 +71,7 @@ class ReleaseStatements(NamedTuple):
     set_release_key: str
     release_conflicts: str
     publish_page: str
+    schemas_since: str
     wave_page: str
     undo_page: str
     keep_old_rows: str

@@ -39,6 +39,7 @@ from ringcast_config_service.repository.base import (
 )
 from ringcast_config_service.repository.packing import pack_metadata, unpack_metadata
 from ringcast_config_service.repository.release_approvals import HOST, check_approved, digest_after, with_approvals
+from ringcast_config_service.repository.release_checks import check_values
 from ringcast_config_service.repository.release_draw import draw
 from ringcast_config_service.repository.release_proofs import with_proof
 from ringcast_config_service.repository.release_records import (
@@ -205,7 +206,8 @@ def check_publishable(sql: ReleaseStatements, store: str, number: int, staged_ms
     ``staged_ms``: how long it may have been staged.
 
     Raises:
-        ConditionFailedError: a row was written since it was staged, or the release is too old, or in another state.
+        ConditionFailedError: a row was written since it was staged, or breaks a schema that is newer; or the release is
+            too old, or in another state.
         KeyDeletedError: one of its keys is deleted.
     """
     yield from check_store(sql, store)
@@ -221,6 +223,7 @@ def check_publishable(sql: ReleaseStatements, store: str, number: int, staged_ms
     yield from check_keys(sql, release)
     if conflicts := (yield Ask(sql.release_conflicts, (store, number, NAMED_CONFLICTS))):
         raise _conflict(release, conflicts)
+    yield from check_values(sql, release)
 
 
 def publish(

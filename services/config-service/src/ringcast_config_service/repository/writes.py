@@ -43,6 +43,7 @@ from ringcast_config_service.repository.base import (
 from ringcast_config_service.repository.conditions import condition_failed
 from ringcast_config_service.repository.packing import pack_outcomes, unpack_metadata, unpack_outcomes
 from ringcast_config_service.repository.policies import check_direct, check_key_count
+from ringcast_config_service.repository.value_checks import EnforcedSchema
 
 
 class KeyRef(NamedTuple):
@@ -145,6 +146,8 @@ class CurrentState:
     ``remembered``: the histories that keys had when their ids were learned, for those not read for this group.
     ``heads``: of the partitions that were ever written; ``caps``: of those of them whose store has limits.
     ``policies``: of the stores with a key that does not exist. ``releases_only``: stores that take no direct writes.
+    ``schema_ids``: of the schemas that are enforced for keys. ``schemas``: those of them that a request was not checked
+    against before.
     ``left``: what all partitions of a store may grow by together, for stores in which that has to be looked at.
     ``live``: size of each row touched that is there and not a tombstone. ``versions``: of each row touched that is
     there, tombstones too. ``contents``: of those with a ``live`` size that a request with ``skip_unchanged`` touches.
@@ -162,6 +165,8 @@ class CurrentState:
     caps: dict[PartitionRef, Caps] = field(default_factory=dict)
     policies: dict[str, StorePolicy] = field(default_factory=dict)
     releases_only: set[str] = field(default_factory=set)
+    schema_ids: dict[KeyRef, int] = field(default_factory=dict)
+    schemas: dict[KeyRef, EnforcedSchema] = field(default_factory=dict)
     left: dict[str, tuple[StorePolicy, Amount]] = field(default_factory=dict)
     live: dict[RowRef, int] = field(default_factory=dict)
     versions: dict[RowRef, int] = field(default_factory=dict)
@@ -204,28 +209,9 @@ class Plan:
     over: set[str] = field(default_factory=set)
 
 
-def touched_partitions(requests: Iterable[WriteRequest]) -> list[PartitionRef]:
-    """The partitions that a group writes to, in the one order in which everyone locks them."""
-    found: dict[KeyRef, set[int]] = {}
-    for request in requests:
-        found.setdefault(KeyRef(request.store.name, request.key), set()).update(request.partitions)
-    return sorted(PartitionRef(key, partition) for key, partitions in found.items() for partition in partitions)
-
-
-def touched_rows(requests: Iterable[WriteRequest]) -> dict[RowRef, int]:
-    """The rows that a group writes to, and their partitions."""
-    found: dict[RowRef, int] = {}
-    for request in requests:
-        key = KeyRef(request.store.name, request.key)
-        for row in request.rows:
-            found[RowRef(key, row.row_id)] = row.partition
-    return found
-
-
-def touched_marks(requests: Iterable[WriteRequest]) -> list[MarkRef]:
-    """The idempotency keys of a group, in the one order in which everyone stores them."""
-    marked = ((request.store.name, request.mark) for request in requests if request.mark is not None)
-    return sorted({MarkRef(store, mark.key) for store, mark in marked})
+def is_unchecked(key: KeyRef, request: WriteRequest, state: CurrentState) -> bool:
+    """Whether a schema is enforced for the key of a request that its values were not checked against."""
+    return state.schema_ids.get(key, request.schema_id) != request.schema_id
 
 
 def plan_writes(requests: Sequence[WriteRequest], state: CurrentState, now_ms: int) -> Plan:
@@ -317,6 +303,8 @@ class _Planner:
         """Applies one request to the plan, or raises and leaves the plan as it was."""
         key = KeyRef(request.store.name, request.key)
         is_new = self._check_key(key, request)
+        if self._state.schemas and is_unchecked(key, request, self._state):
+            self._state.schemas[key].check(request)
         tallies: dict[int, Tally] = {}
         refs = [RowRef(key, row.row_id) for row in request.rows]
         planned = [self._row(ref, row, tallies, request) for ref, row in zip(refs, request.rows, strict=True)]

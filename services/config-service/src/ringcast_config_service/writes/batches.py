@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import add
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ringcast_core import row_partitions
 from ringcast_wire import InvalidInputError, RowRule, check_row, limits, shown
@@ -53,6 +53,21 @@ class CheckedBatch:
     rejected: list[Rejected]
 
 
+class RowCheck(Protocol):
+    """What the rows of a key are held to besides."""
+
+    @property
+    def schema_id(self) -> int:
+        """What a request is marked with that was checked."""
+
+    def check(self, row_id: str, value: str, metadata: Mapping[str, str] | None) -> None:
+        """Refuses a row.
+
+        Raises:
+            InvalidInputError: it breaks a rule.
+        """
+
+
 def check_row_policy(row_id: str, size: int, max_row_bytes: int | None) -> None:
     """Refuses a row that is larger than its store's policy allows.
 
@@ -96,7 +111,12 @@ def _utf8_sizes(texts: Sequence[str]) -> list[int] | None:
 
 
 def checked_writes(
-    rows: Sequence[RowInput], partition_count: int, *, skip_invalid: bool, max_row_bytes: int | None = None
+    rows: Sequence[RowInput],
+    partition_count: int,
+    *,
+    skip_invalid: bool,
+    max_row_bytes: int | None = None,
+    check: RowCheck | None = None,
 ) -> tuple[list[RowWrite], int, list[Rejected]]:
     """The writes, how many rows a later one replaced, and the rows that were left out.
 
@@ -111,9 +131,13 @@ def checked_writes(
             row_size = check_row(row.row_id, row.value or "", row.metadata)
             if row.value is not None:
                 check_row_policy(row.row_id, row_size, max_row_bytes)
+                if check is not None:
+                    check.check(row.row_id, row.value, row.metadata)
         except InvalidInputError as error:
             if not skip_invalid:
-                raise InvalidInputError(f"row {index} of the batch: {error}", field=error.field) from error
+                raise InvalidInputError(
+                    f"row {index} of the batch: {error}", field=error.field, rule=error.rule
+                ) from error
             rejected.append(Rejected(index, row.row_id, str(error), error.rule, error.field))
             continue
         if row.row_id in kept:

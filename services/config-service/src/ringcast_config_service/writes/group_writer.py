@@ -16,7 +16,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ringcast_wire import EventLog, InternalError, RingcastError, UnavailableError, limits
+from ringcast_wire import (
+    EventLog,
+    InternalError,
+    InvalidInputError,
+    RingcastError,
+    RowRule,
+    SchemaMode,
+    UnavailableError,
+    limits,
+)
 from ringcast_wire.tracing import Tracing, end_span
 
 from ringcast_config_service.caller import LOCAL, Caller
@@ -282,6 +291,8 @@ def _measure(measures: Measures, waiting: Waiting, outcome: WriteOutcome | Ringc
     request, refusal = waiting.requests[0], None
     if isinstance(outcome, RingcastError):
         rows, code, refusal = 0, str(outcome.code), str(outcome)
+        if isinstance(outcome, InvalidInputError) and outcome.rule is RowRule.SCHEMA:
+            measures.schema_violations[request.store.name, SchemaMode.ENFORCE] += 1
     else:
         rows, code = outcome.written + outcome.deleted, "ok"
     measures.wrote(request.store.name, request.key, rows, code, time.perf_counter() - waiting.since_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -21,7 +21,7 @@ from ringcast_config_service.repository import (
     StoreRecord,
     WriteRequest,
 )
-from ringcast_config_service.writes.batches import RowInput, check_row_policy
+from ringcast_config_service.writes.batches import RowCheck, RowInput, check_row_policy
 
 
 class Terms(NamedTuple):
@@ -35,6 +35,7 @@ class Terms(NamedTuple):
 
 
 NO_TERMS: Final = Terms()
+NO_CHECKS: Final[Mapping[str, RowCheck]] = {}
 
 
 class KeyedRow(NamedTuple):
@@ -61,7 +62,11 @@ def make_mark(idempotency_key: str, writes: Iterable[tuple[str, Sequence[RowWrit
 
 
 def bundle(
-    store: StoreRecord, writes: Sequence[KeyedRow], terms: Terms, generation: int = 0
+    store: StoreRecord,
+    writes: Sequence[KeyedRow],
+    terms: Terms,
+    generation: int = 0,
+    checks: Mapping[str, RowCheck] = NO_CHECKS,
 ) -> tuple[list[WriteRequest], dict[tuple[str, str], int]]:
     """Checks the rows of a commit; a request for each key, and the partition of each row in the order of their rows.
 
@@ -80,6 +85,8 @@ def bundle(
             size = check_row(row.row_id, row.value or "", row.metadata)
             if row.value is not None:
                 check_row_policy(row.row_id, size, store.policy.max_row_bytes)
+                if key in checks:
+                    checks[key].check(row.row_id, row.value, row.metadata)
         except InvalidInputError as error:
             raise InvalidInputError(f"write {index} of the commit: {error}", field=error.field) from error
         if row.row_id in rows:
@@ -105,6 +112,7 @@ def bundle(
             generation=generation,
             permit=permit,
             by=terms.by,
+            schema_id=checks[key].schema_id if key in checks else 0,
         )
         for number, (key, rows) in enumerate(made)
     ]

@@ -157,6 +157,7 @@ class PostgresDeletions:
                     Sql.DROP_RELEASE_NUMBERS,
                 ):
                     await db.execute(statement, name)
+                await _drop_schemas(db, name)
                 await db.execute(Sql.DROP_EVENTS, mapping.store_event_subjects(name))
                 await add_facts(db, [audit.fact(SERVICE, "PurgeStore", name)])
 
@@ -167,6 +168,7 @@ class PostgresDeletions:
             await db.execute(Sql.LOCK_STORES, [store])
             for key_id in await _expired_key_ids(db, store, key):
                 await _drop(db, key_id)
+                await _drop_schemas(db, store, key)
                 await db.execute(Sql.DROP_EVENTS, mapping.event_subjects(store, key))
                 await add_facts(db, [audit.fact(SERVICE, "PurgeKey", store, key)])
 
@@ -203,6 +205,12 @@ async def _set_closed(db: Connection, key_id: int, *, closed: bool) -> None:
 async def _drop(db: Connection, key_id: int) -> None:
     await db.execute(Sql.DROP_PARTITIONS, key_id)
     await db.execute(Sql.DROP_KEY, key_id)
+
+
+async def _drop_schemas(db: Connection, store: str, key: str = "") -> None:
+    """Those of a key, or of all keys of a store."""
+    await db.execute(Sql.DROP_SCHEMAS, store, key)
+    await db.execute(Sql.DROP_SCHEMA_MODES, store, key)
 
 
 async def _expired_key_ids(db: Connection, store: str, key: str | None) -> list[int]:

@@ -19,6 +19,7 @@ from ringcast_config_service.repository.writes import (
     PlannedRow,
     Tally,
     events_of,
+    is_unchecked,
 )
 
 
@@ -91,6 +92,8 @@ def _may_be_written(request: WriteRequest, key: KeyRef, state: CurrentState) -> 
     if request.mark is not None or request.bundle is not None or (request.chain is not None and request.chain.failed):
         return False
     if key.store in state.releases_only and not request.of_release:
+        return False
+    if is_unchecked(key, request, state):
         return False
     if key not in state.keys or key in state.deleted or state.partition_counts[key] != request.store.partition_count:
         return False

@@ -156,7 +156,7 @@ SELECT name FROM stores WHERE name = ANY ($1::TEXT[]) ORDER BY name FOR NO KEY U
 -- may read every partition of a key for each one that is asked for, as long as the table has no statistics.
 SELECT p.key_id, p.partition, p.head, p.live_rows, p.live_bytes,
     (SELECT k.history_id FROM config_keys k WHERE k.key_id = p.key_id) AS history_id, p.closed, p.releases_only,
-    p.cap_rows, p.cap_bytes
+    p.schema_id, p.cap_rows, p.cap_bytes
 FROM unnest($1::BIGINT[], $2::BIGINT[]) AS q (key_id, partition)
 JOIN partitions p ON p.key_id = q.key_id AND p.partition = q.partition
 ORDER BY p.key_id, p.partition
@@ -181,16 +181,16 @@ FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[]) AS q (key_id, partition, row
 WITH locked AS ({LOCK_HEADS})
 SELECT
     key_id, partition, CAST(NULL AS TEXT) AS row_id, false AS deleted, head AS number, live_rows, live_bytes,
-    history_id, closed, releases_only, cap_rows, cap_bytes
+    history_id, closed, releases_only, schema_id, cap_rows, cap_bytes
 FROM locked
 UNION ALL
-SELECT q.key_id, q.partition, NULL, true, seen.head, 0, 0, NULL, false, NULL, NULL, NULL
+SELECT q.key_id, q.partition, NULL, true, seen.head, 0, 0, NULL, false, NULL, NULL, NULL, NULL
 FROM unnest($1::BIGINT[], $2::BIGINT[]) AS q (key_id, partition)
 CROSS JOIN LATERAL (
     SELECT p.head FROM partitions p WHERE p.key_id = q.key_id AND p.partition = q.partition LIMIT 1
 ) AS seen
 UNION ALL
-SELECT q.key_id, q.partition, q.row_id, found.deleted, found.size, found.version, 0, NULL, false, NULL, NULL, NULL
+SELECT q.key_id, q.partition, q.row_id, found.deleted, found.size, found.version, 0, NULL, false, NULL, NULL, NULL, NULL
 FROM unnest($3::BIGINT[], $4::BIGINT[], $5::TEXT[]) AS q (key_id, partition, row_id)
 {found_rows}
 
@@ -299,6 +299,10 @@ UPDATE partitions SET closed = $2 WHERE key_id = $1 AND closed <> $2
 -- SET_RELEASES_ONLY --
 -- Notes in all heads of a key whether its store takes releases only.
 UPDATE partitions SET releases_only = $2 WHERE key_id = $1
+
+-- SET_SCHEMA --
+-- Notes in all heads of a key the schema that is enforced for it.
+UPDATE partitions SET schema_id = $2 WHERE key_id = $1
 
 -- KEYS_TO_CLOSE --
 -- Deleted keys whose heads are open: a deletion broke off.

@@ -26,6 +26,7 @@ from ringcast_config_service.repository.postgres.policies import PostgresPolicie
 from ringcast_config_service.repository.postgres.reader import PostgresReader
 from ringcast_config_service.repository.postgres.releases import PostgresReleases
 from ringcast_config_service.repository.postgres.roles import PostgresRoles
+from ringcast_config_service.repository.postgres.schemas import PostgresSchemas
 from ringcast_config_service.repository.postgres.session import Connection, Sessions, said
 from ringcast_config_service.repository.postgres.stores import PostgresStores
 from ringcast_config_service.repository.postgres.writer import PostgresWriter
@@ -65,6 +66,7 @@ class PostgresRepository:
         self.stores = PostgresStores(self._sessions)
         self.deletions = PostgresDeletions(self._sessions)
         self.policies = PostgresPolicies(self._sessions)
+        self.schemas = PostgresSchemas(self._sessions)
         self.reader = PostgresReader(self._sessions)
         self.writer = PostgresWriter(self._sessions, self._watch)
         self.releases = PostgresReleases(self._sessions, self._watch)

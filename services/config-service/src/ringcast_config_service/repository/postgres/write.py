@@ -11,13 +11,14 @@ from typing import Any, Final, NamedTuple
 import asyncpg
 from ringcast_wire import RingcastError, UnavailableError
 
-from ringcast_config_service.repository import budgets, mapping, writes
+from ringcast_config_service.repository import budgets, mapping, touched, writes
 from ringcast_config_service.repository.base import OutboxRecord, WriteRequest, Written
 from ringcast_config_service.repository.postgres import copying, new_rows
 from ringcast_config_service.repository.postgres.audit import fact_columns
 from ringcast_config_service.repository.postgres.new_row_predictor import LEAST_ROWS
 from ringcast_config_service.repository.postgres.session import Connection, LostRaceError
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
+from ringcast_config_service.repository.value_checks import EnforcedSchema, to_value_schema
 
 _UNLIMITED: Final[list[int | None]] = [None, None]
 """The caps of a head in a store without limits."""
@@ -49,6 +50,7 @@ async def write(
     """What became of the requests, and whether all was written and none of the rows stored before."""
     state = await _locate(db, requests, known)
     await _read_heads_and_rows(db, requests, state, known)
+    await _read_schemas(db, requests, state)
     await _read_marks(db, requests, state)
     settled = await _settle(db, requests, state, now_ms)
     plan = settled.plan
@@ -83,6 +85,7 @@ async def write_new(db: Connection, requests: Sequence[WriteRequest], now_ms: in
     """
     state = await _locate(db, requests, known)
     await _read_heads(db, requests, state, known)
+    await _read_schemas(db, requests, state)
     plan, new = await _plan_new(db, requests, state, now_ms)
     settled = await _settle_new(db, plan, state)
     key_ids = await _create_keys(db, plan, state)
@@ -192,11 +195,14 @@ async def _create_keys(db: Connection, plan: writes.Plan, state: writes.CurrentS
     for key in plan.new_keys:
         key_ids[key] = await db.fetchval(Sql.INSERT_KEY, *key, state.histories[key])
         policy = state.policies[key.store]
-        if budgets.needs_heads(policy):
+        schema_id = state.schema_ids.get(key)
+        if budgets.needs_heads(policy) or schema_id is not None:
             caps = budgets.least_caps(policy)
             await db.execute(Sql.FILL_HEADS, key_ids[key], state.partition_counts[key], *caps)
             if policy.releases_only:
                 await db.execute(Sql.SET_RELEASES_ONLY, key_ids[key], True)
+            if schema_id is not None:
+                await db.execute(Sql.SET_SCHEMA, key_ids[key], schema_id)
             state.heads.update((ref, writes.Head()) for ref in plan.heads if ref.key == key)
     return key_ids
 
@@ -301,6 +307,9 @@ async def _locate(db: Connection, requests: Sequence[WriteRequest], known: KeyId
                 policy = state.policies[store] = mapping.to_policy(await db.fetchval(Sql.GET_POLICY, store))
                 if policy.releases_only:
                     state.releases_only.add(store)
+            for key in missing:
+                if (schema_id := await db.fetchval(Sql.ENFORCED_SCHEMA, *key)) is not None:
+                    state.schema_ids[key] = schema_id
     return state
 
 
@@ -360,19 +369,33 @@ async def _read_heads(
     closed: set[writes.KeyRef] = set()
     if places := _partitions(state, requests):
         for record in await db.fetch(Sql.LOCK_HEADS, *columns(places)):
-            key_id, partition, *head, history, is_closed, releases_only, cap_rows, cap_bytes = record
+            key_id, partition, *head, history, is_closed, releases_only, schema_id, cap_rows, cap_bytes = record
             key = names_of[key_id]
             ref = writes.PartitionRef(key, partition)
             state.heads[ref] = writes.Head(*head)
             state.histories[key] = history
             if cap_rows is not None or cap_bytes is not None:
                 state.caps[ref] = writes.Caps(cap_rows, cap_bytes)
-            if releases_only:
-                state.releases_only.add(key.store)
+            _note(state, key, releases_only, schema_id)
             if is_closed:
                 closed.add(key)
     await _confirm(db, state, known)
     await _find_closed(db, closed, state, known)
+
+
+def _note(state: writes.CurrentState, key: writes.KeyRef, releases_only: bool | None, schema_id: int | None) -> None:
+    """What a head says of its store and key."""
+    if releases_only:
+        state.releases_only.add(key.store)
+    if schema_id is not None:
+        state.schema_ids[key] = schema_id
+
+
+async def _read_schemas(db: Connection, requests: Sequence[WriteRequest], state: writes.CurrentState) -> None:
+    """Adds the schemas that values are to be checked against in this transaction."""
+    for key in sorted(touched.unchecked_keys(requests, state)):
+        version, *schema = await db.fetchrow(Sql.SCHEMA_TEXT, state.schema_ids[key])
+        state.schemas[key] = EnforcedSchema(f"{key.store}/{key.name}", version, to_value_schema(*schema))
 
 
 async def _read_heads_and_rows(
@@ -399,11 +422,10 @@ async def _read_heads_and_rows(
             else:
                 state.heads[place] = writes.Head(number, live_rows, live_bytes)
                 state.histories[key] = history
-                is_closed, releases_only, *caps = flags
+                is_closed, releases_only, schema_id, *caps = flags
                 if caps != _UNLIMITED:
                     state.caps[place] = writes.Caps(*caps)
-                if releases_only:
-                    state.releases_only.add(key.store)
+                _note(state, key, releases_only, schema_id)
                 if is_closed:
                     closed.add(key)
             continue
@@ -440,7 +462,7 @@ async def _read_marks(db: Connection, requests: Sequence[WriteRequest], state: w
 
     The heads are locked, and this is a statement of its own: an earlier transaction for the same request is seen.
     """
-    if marks := writes.touched_marks(requests):
+    if marks := touched.touched_marks(requests):
         for store, key, *found in await db.fetch(Sql.READ_MARKS, *columns(marks)):
             state.recorded[writes.MarkRef(store, key)] = writes.Recorded(*found)
 
@@ -459,8 +481,8 @@ async def _store_marks(db: Connection, plan: writes.Plan) -> None:
 
 def _partitions(state: writes.CurrentState, requests: Sequence[WriteRequest]) -> list[tuple[int, int]]:
     """Where the heads stand, in the order in which everybody locks them."""
-    touched = writes.touched_partitions(requests)
-    return [(state.keys[ref.key], ref.partition) for ref in touched if ref.key in state.keys]
+    refs = touched.touched_partitions(requests)
+    return [(state.keys[ref.key], ref.partition) for ref in refs if ref.key in state.keys]
 
 
 def _places(state: writes.CurrentState, requests: Sequence[WriteRequest]) -> list[tuple[int, int, str]]:

@@ -63,7 +63,35 @@ CREATE TABLE IF NOT EXISTS partitions (
     -- The store takes releases only, null for no. In such a store each key has the heads of all its partitions. For
     -- PostgreSQL's writers alone, as closed is.
     releases_only BOOLEAN,
+    -- The id of the schema that every value written keeps to, null where none is enforced. With one each key has the heads
+    -- of all its partitions. For PostgreSQL's writers alone, as closed is.
+    schema_id BIGINT,
     PRIMARY KEY (key_id, partition)
+);
+
+-- The schemas of the values of keys, which may not be there yet. What is stored of one never changes, and no id is used
+-- again, whatever is purged.
+CREATE TABLE IF NOT EXISTS value_schemas (
+    schema_id {id},
+    store {text} NOT NULL,
+    config_key {text} NOT NULL,
+    version BIGINT NOT NULL,
+    kind TEXT NOT NULL,
+    definition TEXT NOT NULL,
+    author TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    registered_at_ms BIGINT NOT NULL,
+    UNIQUE (store, config_key, version)
+);
+
+-- The schema of a key that is in force, and what becomes of values that break it: 'enforce', 'warn' or 'off'.
+CREATE TABLE IF NOT EXISTS schema_modes (
+    store {text} NOT NULL,
+    config_key {text} NOT NULL,
+    schema_id BIGINT NOT NULL,
+    mode TEXT NOT NULL,
+    changed_at_ms BIGINT NOT NULL,
+    PRIMARY KEY (store, config_key)
 );
 
 -- What a store with limits has to give to its partitions: the limit less the larger of cap and live rows of each, or

@@ -1,9 +1,9 @@
 """Every SQL statement of the service, by its name: ``Postgres.GET_STORE``, ``Sqlite.GET_STORE``.
 
 The texts are in ``queries.sql``, ``schema.sql`` and ``upgrades.sql``, those of the audit log in ``audit_queries.sql``
-and ``audit_schema.sql``, those of releases in ``release_queries.sql``: those in this folder are for all databases,
-those in ``postgres/`` for PostgreSQL and CockroachDB, those in ``sqlite/`` for SQLite. Nothing is changed in a
-text but what this module does:
+and ``audit_schema.sql``, those of releases in ``release_queries.sql``, those of the schemas of values in
+``value_schema_queries.sql``: those in this folder are for all databases, those in ``postgres/`` for PostgreSQL and
+CockroachDB, those in ``sqlite/`` for SQLite. Nothing is changed in a text but what this module does:
 
 - ``{name}`` becomes the fragment of that name. A fragment that differs by database (``now_ms``) is in each one's file.
 - For SQLite the parameters of shared statements are numbered ``?1`` instead of ``$1``, and lose their casts
@@ -27,7 +27,7 @@ from ringcast_config_service.repository.sql.loader import Block, insert, read_bl
 
 log = EventLog(logging.getLogger(__name__))
 
-SCHEMA_VERSION: Final = 12
+SCHEMA_VERSION: Final = 13
 USABLE_FROM: Final = 11
 """The oldest build that may use a database of :data:`SCHEMA_VERSION`, by the version that it knows. A step of
 ``upgrades.sql`` that only adds leaves it; one that takes away or changes the meaning of what is there raises it, here
@@ -38,6 +38,7 @@ PATHS: Final = {
         "sql/queries.sql",
         "sql/audit_queries.sql",
         "sql/release_queries.sql",
+        "sql/value_schema_queries.sql",
         f"{database}/queries.sql",
         f"{database}/audit_queries.sql",
     )

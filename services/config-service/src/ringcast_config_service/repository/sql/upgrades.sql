@@ -196,3 +196,28 @@ CREATE TABLE IF NOT EXISTS release_approvals (
     PRIMARY KEY (store, stage_id, principal)
 );
 UPDATE schema_version SET version = 12 WHERE version = 11
+
+-- UPGRADE_13 --
+-- Values have schemas.
+ALTER TABLE partitions ADD COLUMN {if_not_exists} schema_id BIGINT;
+CREATE TABLE IF NOT EXISTS value_schemas (
+    schema_id {id},
+    store {text} NOT NULL,
+    config_key {text} NOT NULL,
+    version BIGINT NOT NULL,
+    kind TEXT NOT NULL,
+    definition TEXT NOT NULL,
+    author TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    registered_at_ms BIGINT NOT NULL,
+    UNIQUE (store, config_key, version)
+);
+CREATE TABLE IF NOT EXISTS schema_modes (
+    store {text} NOT NULL,
+    config_key {text} NOT NULL,
+    schema_id BIGINT NOT NULL,
+    mode TEXT NOT NULL,
+    changed_at_ms BIGINT NOT NULL,
+    PRIMARY KEY (store, config_key)
+);
+UPDATE schema_version SET version = 13 WHERE version = 12

@@ -128,6 +128,7 @@ class SqliteDeletions:
                     Sql.DROP_RELEASE_NUMBERS,
                 ):
                     db.execute(statement, (name,))
+                _drop_schemas(db, name)
                 db.execute(Sql.DROP_EVENTS, (mapping.store_event_subjects(name),))
                 add_facts(db, [audit.fact(SERVICE, "PurgeStore", name)])
 
@@ -137,6 +138,7 @@ class SqliteDeletions:
         def work(db: sqlite3.Connection) -> None:
             for key_id in _expired_key_ids(db, store, key):
                 _drop(db, key_id)
+                _drop_schemas(db, store, key)
                 db.execute(Sql.DROP_EVENTS, (mapping.event_subjects(store, key),))
                 add_facts(db, [audit.fact(SERVICE, "PurgeKey", store, key)])
 
@@ -152,6 +154,12 @@ def _key_deletion(db: sqlite3.Connection, store: str, key: str) -> Deletion | No
 def _drop(db: sqlite3.Connection, key_id: int) -> None:
     db.execute(Sql.DROP_PARTITIONS, (key_id,))
     db.execute(Sql.DROP_KEY, (key_id,))
+
+
+def _drop_schemas(db: sqlite3.Connection, store: str, key: str = "") -> None:
+    """Those of a key, or of all keys of a store."""
+    db.execute(Sql.DROP_SCHEMAS, (store, key))
+    db.execute(Sql.DROP_SCHEMA_MODES, (store, key))
 
 
 def _expired_key_ids(db: sqlite3.Connection, store: str, key: str | None) -> list[int]:

@@ -49,6 +49,7 @@ _SQL: Final = ReleaseStatements(
     set_release_key=Sql.SET_RELEASE_KEY,
     release_conflicts=Sql.RELEASE_CONFLICTS,
     publish_page=Sql.PUBLISH_PAGE,
+    schemas_since=Sql.SCHEMAS_SINCE,
     wave_page=Sql.WAVE_PAGE,
     undo_page=Sql.UNDO_PAGE,
     keep_old_rows=Sql.KEEP_OLD_ROWS,

@@ -23,6 +23,7 @@ from ringcast_config_service.repository.sqlite.policies import SqlitePolicies
 from ringcast_config_service.repository.sqlite.reader import SqliteReader
 from ringcast_config_service.repository.sqlite.releases import SqliteReleases
 from ringcast_config_service.repository.sqlite.roles import SqliteRoles
+from ringcast_config_service.repository.sqlite.schemas import SqliteSchemas
 from ringcast_config_service.repository.sqlite.session import Sessions
 from ringcast_config_service.repository.sqlite.stores import SqliteStores
 from ringcast_config_service.repository.sqlite.writer import SqliteWriter
@@ -40,6 +41,7 @@ class SqliteRepository:
         self.stores = SqliteStores(self._sessions)
         self.deletions = SqliteDeletions(self._sessions)
         self.policies = SqlitePolicies(self._sessions)
+        self.schemas = SqliteSchemas(self._sessions)
         self.reader = SqliteReader(self._sessions)
         self.writer = SqliteWriter(self._sessions)
         self.releases = SqliteReleases(self._sessions)

@@ -6,11 +6,12 @@ import sqlite3
 import time
 from collections.abc import Sequence
 
-from ringcast_config_service.repository import budgets, mapping, writes
+from ringcast_config_service.repository import budgets, mapping, touched, writes
 from ringcast_config_service.repository.base import OutboxRecord, WriteRequest, Written
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 from ringcast_config_service.repository.sqlite.audit import add_facts
 from ringcast_config_service.repository.sqlite.session import Sessions
+from ringcast_config_service.repository.value_checks import EnforcedSchema, to_value_schema
 
 
 class SqliteWriter:
@@ -101,11 +102,16 @@ def _read_state(db: sqlite3.Connection, requests: Sequence[WriteRequest]) -> wri
         if not is_there and key not in state.deleted and key.store not in state.key_counts:
             state.key_counts[key.store] = db.execute(Sql.COUNT_KEYS, (key.store,)).fetchone()[0]
             state.policies[key.store] = mapping.to_policy(db.execute(Sql.GET_POLICY, (key.store,)).fetchone()[0])
+        if (schema := db.execute(Sql.ENFORCED_SCHEMA, key).fetchone()) is not None:
+            state.schema_ids[key] = schema[0]
+    for key in touched.unchecked_keys(requests, state):
+        version, *schema = db.execute(Sql.SCHEMA_TEXT, (state.schema_ids[key],)).fetchone()
+        state.schemas[key] = EnforcedSchema(f"{key.store}/{key.name}", version, to_value_schema(*schema))
     for store in {request.store.name for request in requests if not request.of_release}:
         found = db.execute(Sql.GET_POLICY, (store,)).fetchone()
         if found is not None and mapping.to_policy(found[0]).releases_only:
             state.releases_only.add(store)
-    for ref in writes.touched_partitions(requests):
+    for ref in touched.touched_partitions(requests):
         if (key_id := state.keys.get(ref.key)) is not None:
             found = db.execute(Sql.GET_HEAD, (key_id, ref.partition)).fetchone()
             if found:
@@ -114,7 +120,7 @@ def _read_state(db: sqlite3.Connection, requests: Sequence[WriteRequest]) -> wri
                 if cap_rows is not None or cap_bytes is not None:
                     state.caps[ref] = writes.Caps(cap_rows, cap_bytes)
     statement = Sql.STORED_CONTENT if any(request.skip_unchanged for request in requests) else Sql.STORED_SIZE
-    for row, partition in writes.touched_rows(requests).items():
+    for row, partition in touched.touched_rows(requests).items():
         if (key_id := state.keys.get(row.key)) is not None:
             found = db.execute(statement, (key_id, partition, row.row_id)).fetchone()
             if found:
@@ -123,7 +129,7 @@ def _read_state(db: sqlite3.Connection, requests: Sequence[WriteRequest]) -> wri
                     state.live[row] = size
                     if content:
                         state.contents[row] = writes.Content(*content)
-    for mark in writes.touched_marks(requests):
+    for mark in touched.touched_marks(requests):
         found = db.execute(Sql.READ_MARK, mark).fetchone()
         if found:
             state.recorded[mark] = writes.Recorded(*found)

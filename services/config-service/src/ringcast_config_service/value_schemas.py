@@ -1,0 +1,298 @@
+"""Schemas of the values of keys: registered and looked at by operators, and at hand for every write."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Final, NamedTuple
+
+from ringcast_wire import (
+    EventLog,
+    InvalidInputError,
+    SchemaKind,
+    SchemaMode,
+    UnavailableError,
+    UnknownKeyError,
+    limits,
+    names,
+)
+from ringcast_wire.schemas import Problem, ValueSchema, broken, value_schema
+
+from ringcast_config_service.repository import (
+    SERVICE,
+    Authorship,
+    BrokenRow,
+    InForce,
+    KeySchema,
+    ListFilter,
+    Repository,
+    SchemaChange,
+    SchemaRaceError,
+    Seen,
+)
+from ringcast_config_service.repository.schemas import NAMED_ROWS, rows_break
+from ringcast_config_service.repository.value_checks import problem_of, to_value_schema
+from ringcast_config_service.telemetry import Measures
+
+log = EventLog(logging.getLogger(__name__))
+
+MAX_CHECKS: Final = 2
+"""Calls of one instance that look at all rows of a key at once."""
+MAX_CHECK_S: Final = 300.0
+"""How long one may take, whatever its client would wait."""
+_AGE_S: Final = 5.0
+_QUIET_S: Final = 10.0
+"""From one line about the values of a key to the next."""
+_ATTEMPTS: Final = 3
+_TURN_S: Final = 0.01
+"""How long values are checked before others get their turn."""
+
+
+class Report(NamedTuple):
+    """What the rows of a key are for a schema: how many there are, how many break it, and the first of these."""
+
+    rows: int
+    broken: int
+    first: list[BrokenRow]
+
+
+class ValueCheck:
+    """What is to be checked of the values that are written to a key, as this instance has read it last.
+
+    ``schema_id``: what a write says that it was checked against, 0 where nothing is enforced.
+    """
+
+    def __init__(self, store: str, key: str, found: InForce, schema: ValueSchema, measures: Measures) -> None:
+        self._store = store
+        self._key = key
+        self._found = found
+        self._schema = schema
+        self._measures = measures
+        self._logged_at_s = -_QUIET_S
+        self._unlogged = 0
+        self.schema_id = found.schema_id if found.mode is SchemaMode.ENFORCE else 0
+
+    def check(self, row_id: str, value: str, metadata: Mapping[str, str] | None) -> None:
+        """Refuses a value that breaks the schema, or takes note of it where nothing is enforced.
+
+        Raises:
+            InvalidInputError: it does, with the rule ``SCHEMA``.
+        """
+        if (problem := problem_of(self._schema, value, metadata)) is not None:
+            self._found_broken(row_id, problem)
+
+    async def accepts(self, values: Sequence[str]) -> bool:
+        """Whether values without metadata all keep to the schema; others get their turn while it takes long."""
+        pause_s = time.monotonic() + _TURN_S
+        for value in values:
+            if not self._schema.accepts(value):
+                return False
+            if time.monotonic() > pause_s:
+                await asyncio.sleep(0)
+                pause_s = time.monotonic() + _TURN_S
+        return True
+
+    def _found_broken(self, row_id: str, problem: Problem) -> None:
+        self._measures.schema_violations[self._store, str(self._found.mode)] += 1
+        if self._found.mode is SchemaMode.ENFORCE:
+            raise broken(f"{self._store}/{self._key}", self._found.version, row_id, problem)
+        now_s = time.monotonic()
+        if now_s < self._logged_at_s + _QUIET_S:
+            self._unlogged += 1
+            return
+        log.warning(
+            "schema.broken",
+            store=self._store,
+            key=self._key,
+            row=row_id,
+            version=self._found.version,
+            place=problem.place,
+            unlogged=self._unlogged,
+        )
+        self._logged_at_s, self._unlogged = now_s, 0
+
+
+class ValueSchemas:
+    """One object for all calls; it keeps what is in force for a few seconds.
+
+    That harms nothing: a write checks in its own transaction whether it was checked against what is enforced.
+    """
+
+    def __init__(self, repository: Repository, measures: Measures) -> None:
+        self._repository = repository
+        self._schemas = repository.schemas
+        self._measures = measures
+        self._known: dict[str, tuple[dict[str, ValueCheck], float]] = {}
+        self._checks = asyncio.Semaphore(MAX_CHECKS)
+
+    # Writes
+
+    async def check_of(self, store: str, key: str) -> ValueCheck | None:
+        """How the values of a key are checked; ``None``: they are not."""
+        found = self._known.get(store)
+        if found is None or found[1] <= time.monotonic():
+            found = await self._read(store)
+        return found[0].get(key)
+
+    async def checks_of(self, store: str, keys: Iterable[str]) -> dict[str, ValueCheck]:
+        """The same of several keys, without those that are not checked."""
+        found = {key: await self.check_of(store, key) for key in set(keys)}
+        return {key: check for key, check in found.items() if check is not None}
+
+    def forget(self, store: str) -> None:
+        """The schemas of a store may have changed: the next write reads them."""
+        self._known.pop(store, None)
+
+    async def _read(self, store: str) -> tuple[dict[str, ValueCheck], float]:
+        before = self._known.get(store, ({}, 0.0))[0]
+        checks: dict[str, ValueCheck] = {}
+        for key, found in (await self._schemas.in_force(store)).items():
+            same = before.get(key)
+            if same is not None and same._found == found:
+                checks[key] = same
+            elif (definition := await self._schemas.definition(found.schema_id)) is not None:
+                with suppress(
+                    UnavailableError
+                ):  # of a kind that a newer build knows: the transactions of its key say so
+                    checks[key] = ValueCheck(store, key, found, to_value_schema(*definition), self._measures)
+        if len(self._known) >= limits.MAX_STORES:  # of stores that are gone, or one more than there may be
+            self._known.clear()
+        self._known[store] = read = checks, time.monotonic() + _AGE_S
+        return read
+
+    # Calls
+
+    async def register(
+        self, store: str, key: str, kind: SchemaKind, definition: str, mode: SchemaMode | None, by: Authorship = SERVICE
+    ) -> KeySchema:
+        """Puts a schema in force; the newest one again changes nothing but the mode.
+
+        Raises:
+            InvalidInputError: it is no schema, or rows break it that is to be enforced.
+            UnavailableError: too much is checked at once, or rows change too often.
+        """
+        value_schema(kind, definition)
+        return await self._change(store, key, kind, definition, mode, by)
+
+    async def set_mode(self, store: str, key: str, mode: SchemaMode, by: Authorship = SERVICE) -> KeySchema:
+        """Changes what becomes of values that break the schema of a key; raises as :meth:`register`."""
+        return await self._change(store, key, None, None, mode, by)
+
+    async def check(self, store: str, key: str, kind: SchemaKind, definition: str) -> Report:
+        """Looks which rows break a schema, by default the newest of the key."""
+        names.check_name("store", store)
+        names.check_name("key", key)
+        if definition:
+            schema = value_schema(kind, definition)
+        else:
+            found = await self.show(store, key)
+            schema = to_value_schema(found.kind, found.definition)
+        async with self._checking():
+            return (await self._look(store, key, schema))[0]
+
+    async def listed(self, store: str, key: str = "") -> list[KeySchema]:
+        """The newest schema of each key, or the versions of one."""
+        names.check_name("store", store)
+        if not key:
+            return await self._schemas.newest(store)
+        return await self._schemas.versions(store, names.check_name("key", key))
+
+    async def show(self, store: str, key: str, version: int = 0) -> KeySchema:
+        """A version of the schema of a key; 0: the newest.
+
+        Raises:
+            InvalidInputError: there is none.
+        """
+        names.check_name("store", store)
+        names.check_name("key", key)
+        found = await (self._schemas.versions(store, key, version) if version else self._schemas.newest(store, key))
+        if not found:
+            what = f"no version {version} of a schema" if version else "no schema"
+            raise InvalidInputError(f"{store}/{key} has {what}", field="version" if version else "key")
+        return found[0]
+
+    async def _change(
+        self,
+        store: str,
+        key: str,
+        kind: SchemaKind | None,
+        definition: str | None,
+        mode: SchemaMode | None,
+        by: Authorship,
+    ) -> KeySchema:
+        names.check_name("store", store)
+        names.check_name("key", key)
+        for attempt in range(_ATTEMPTS):
+            newest = next(iter(await self._schemas.newest(store, key)), None)
+            change = SchemaChange(key, kind, definition, mode, newest.version if newest else 0)
+            try:
+                seen = await self._seen(store, change, newest)
+                found = await self._schemas.change(store, change, seen, by)
+            except SchemaRaceError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                continue
+            break
+        self.forget(store)
+        log.info("schema.set", store=store, key=key, version=found.version, kind=found.kind, mode=str(found.mode))
+        return found
+
+    async def _seen(self, store: str, change: SchemaChange, newest: KeySchema | None) -> Seen | None:
+        """Looks at the rows that are there, if they have to keep to what is to be enforced.
+
+        Raises:
+            InvalidInputError: some break it.
+        """
+        mode = change.mode or (newest.mode if newest else None) or SchemaMode.ENFORCE
+        if mode is not SchemaMode.ENFORCE:
+            return None
+        if change.kind is None or change.definition is None:
+            if newest is None:
+                return None
+            kind, definition = newest.kind, newest.definition
+        else:
+            kind, definition = str(change.kind), change.definition
+        if newest is not None and (newest.kind, newest.definition, newest.mode) == (kind, definition, mode):
+            return None
+        async with self._checking():
+            report, seen = await self._look(store, change.key, to_value_schema(kind, definition))
+        if report.broken:
+            raise rows_break(f"{store}/{change.key}", report.broken, report.first)
+        return seen
+
+    @asynccontextmanager
+    async def _checking(self) -> AsyncIterator[None]:
+        if self._checks.locked():
+            raise UnavailableError(f"the rows of {MAX_CHECKS} keys are checked against schemas now: try again later")
+        try:
+            async with self._checks, asyncio.timeout(MAX_CHECK_S):
+                yield
+        except TimeoutError as error:
+            raise UnavailableError(f"checking the rows took more than {MAX_CHECK_S:g} s: nothing is changed") from error
+
+    async def _look(self, store: str, key: str, schema: ValueSchema) -> tuple[Report, Seen]:
+        """Checks all rows of a key, page by page; and what of it was seen."""
+        reader = self._repository.reader
+        rows = count = 0
+        first: list[BrokenRow] = []
+        try:
+            heads = await reader.heads(store, key)  # before the snapshot of the rows, so that nothing is missed
+            async with aclosing(reader.list_rows(store, key, ListFilter())) as pages:
+                async for page in pages:
+                    pause_s = time.monotonic() + _TURN_S
+                    for listed in page:
+                        rows += 1
+                        row = listed.row
+                        if (problem := problem_of(schema, row.value, row.metadata)) is not None:
+                            count += 1
+                            if len(first) < NAMED_ROWS:
+                                first.append(BrokenRow(row.row_id, problem))
+                        if time.monotonic() > pause_s:
+                            await asyncio.sleep(0)
+                            pause_s = time.monotonic() + _TURN_S
+        except UnknownKeyError:
+            return Report(0, 0, []), Seen()
+        return Report(rows, count, first), Seen(heads.history, heads.heads)

@@ -142,7 +142,8 @@ ROOMS = (
             ("oidc", ("watched_file", "caller")),
             ("logins", ("oidc", "security", "caller")),
             ("repository", ("permits",)),
-            ("telemetry", ("repository", "refusals", "broker_state")),
+            ("promql", ()),
+            ("telemetry", ("repository", "refusals", "promql", "broker_state")),
             ("member", ("telemetry",)),
             ("maintenance", ("telemetry", "repository")),
             ("audit", ("maintenance", "repository", "caller")),
@@ -157,8 +158,8 @@ ROOMS = (
             ("lifecycle", ("maintenance", "migrations", "nats", "repository")),
             ("policies", ("repository",)),
             ("value_schemas", ("telemetry", "repository")),
-            ("gates", ("proof", "proofs", "repository")),
-            ("releases", ("gates", "histories", "writes", "value_schemas", "telemetry", "repository")),
+            ("gates", ("promql", "proof", "proofs", "repository")),
+            ("releases", ("gates", "promql", "histories", "writes", "value_schemas", "telemetry", "repository")),
             (
                 "handlers",
                 (

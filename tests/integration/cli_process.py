@@ -78,11 +78,12 @@ class Cli:
 
 
 class Servers:
-    """A NATS server and a config service on SQLite, for a whole file of tests."""
+    """A NATS server and a config service on SQLite, for a whole file of tests. ``options`` are the service's."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *options: str) -> None:
         self.nats = NatsServer(directory / "nats")
         self._directory = directory
+        self._options = options
         self._service: ConfigServiceProcess | None = None
 
     @property
@@ -93,7 +94,9 @@ class Servers:
     def __enter__(self) -> Servers:
         self.nats.start()
         database = f"sqlite:{self._directory / 'ringcast.db'}"
-        self._service = ConfigServiceProcess(self._directory, nats_url=self.nats.url, database=database)
+        self._service = ConfigServiceProcess(
+            self._directory, nats_url=self.nats.url, database=database, options=self._options
+        )
         try:
             self._service.start()
         except BaseException:

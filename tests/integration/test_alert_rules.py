@@ -38,7 +38,7 @@ def expectations(name: str) -> list[tuple[str, list[dict[str, Any]]]]:
 @pytest.fixture(scope="module")
 def promtool() -> str:
     """The tests need it in CI; elsewhere they are skipped without it."""
-    return needed_tool("PROMTOOL", "promtool", install="build-support/bin/install-promtool puts it there")
+    return needed_tool("PROMTOOL", "promtool", install="build-support/bin/install-prometheus puts it there")
 
 
 def test_prometheus_loads_all_rules() -> None:

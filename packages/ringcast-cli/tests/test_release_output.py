@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ringcast_cli import _release_commands
+from ringcast_cli import _release_commands, _release_output
 from ringcast_cli._app import run
 from ringcast_client import ConfigServiceClient, ReleaseInfo, ReleaseRowInfo
 from ringcast_wire import ReleaseOutcome, ReleaseState
@@ -69,5 +69,5 @@ def test_a_published_row_that_was_written_since_is_marked(
 ) -> None:
     row = ReleaseRowInfo(1, "k", 0, "a", value, {}, "0", {}, 3, found_version, ReleaseOutcome.PUBLISHED, 7, 0)
     assert row.conflict is conflict
-    _release_commands._print_row(row)
+    _release_output.print_row(row)
     assert capsys.readouterr().out.endswith(" !\n") is conflict

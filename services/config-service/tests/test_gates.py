@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from ringcast_config_service import gates
 from ringcast_config_service.gates import Gates
+from ringcast_config_service.promql.conditions import Answer, Outcome
 from ringcast_config_service.proof import Lack
 from ringcast_config_service.proofs import Look
 from ringcast_config_service.releases import TAKEOVER_MS
@@ -18,6 +20,7 @@ from ringcast_wire import InvalidInputError, ReleaseGate, ReleaseState, Rollout,
 
 GOOD = Look()
 REFUSED = Look((Lack("k", "row 'a' was dropped at worker w", "w", "a"),))
+MET, NOT_MET = Answer(Outcome.MET), Answer(Outcome.NOT_MET)
 SILENT = Look((), (Lack("k", "worker w does not answer", "w"),))
 
 
@@ -32,6 +35,17 @@ class Fleet:
     look_s: float = 0.0
     now_s: float = 0.0
     leaves_after: int = 1_000_000
+    of_prometheus: Sequence[Answer] = (MET,)
+
+    async def gather(self, *work: Any) -> Any:
+        return await asyncio.gather(*work)
+
+    async def ask(self, conditions: Sequence[str]) -> list[Answer]:
+        if not conditions:
+            return []
+        found, *rest = self.of_prometheus
+        self.of_prometheus = rest or [found]
+        return [found] * len(conditions)
 
     async def look(self, _release: Release, _keys: Sequence[KeyRevisions]) -> Look:
         self.looks += 1
@@ -70,7 +84,7 @@ async def judged(monkeypatch: pytest.MonkeyPatch, fleet: Fleet, gate: ReleaseGat
     monkeypatch.setattr(gates, "time", fleet)
     monkeypatch.setattr(gates, "asyncio", fleet)
     made: Any = fleet
-    return await Gates(made, made).judged(release(gate))
+    return await Gates(made, made, made).judged(release(gate))
 
 
 async def test_a_wave_passes_once_it_is_proven_and_baked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,4 +142,54 @@ async def test_a_release_that_is_paused_meanwhile_is_judged_no_longer(
 @pytest.mark.parametrize("gate", [ReleaseGate(-1), ReleaseGate(86_400_001), ReleaseGate(0, -1), ReleaseGate(0, 0, 499)])
 def test_each_part_of_a_gate_has_a_range(gate: ReleaseGate) -> None:
     with pytest.raises(InvalidInputError, match=r"(bake_ms|max_refused|patience_ms) -?\d+ is out of range: "):
-        check_gate(gate)
+        check_gate(gate, [100])
+
+
+UNANSWERED = [
+    Answer(Outcome.NO_DATA, "it has no sample"),
+    Answer(Outcome.WRONG, "its value is 3"),
+    Answer(Outcome.NO_ANSWER, "Prometheus can't be reached"),
+]
+
+
+async def test_a_condition_that_is_not_met_fails_the_gate_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = ReleaseGate(bake_ms=60_000, promql=("up",))
+    fleet = Fleet([GOOD], of_prometheus=[MET, MET, NOT_MET])
+    assert await judged(monkeypatch, fleet, gate) == "PromQL condition 'up' is not met: it is 0"
+    assert fleet.now_s < 1
+    assert fleet.noted == ["bake time: 0 of 60 s; PromQL: 1 of 1 met"]
+    fleet = Fleet([SILENT], of_prometheus=[NOT_MET])
+    assert await judged(monkeypatch, fleet, gate) == "PromQL condition 'up' is not met: it is 0", "proven or not"
+
+
+@pytest.mark.parametrize("answer", UNANSWERED)
+async def test_a_condition_without_an_answer_is_waited_for_and_fails_the_gate_after_the_patience(
+    monkeypatch: pytest.MonkeyPatch, answer: Answer
+) -> None:
+    gate = ReleaseGate(bake_ms=60_000, patience_ms=10_000, promql=("up", "down == bool 0"))
+    fleet = Fleet([GOOD], of_prometheus=[MET, answer])
+    why = await judged(monkeypatch, fleet, gate)
+    assert why == f"not met within 10 s: PromQL condition 1 'up': {answer.why}"
+    assert 10 <= fleet.now_s <= 12
+    assert fleet.noted[1] == f"PromQL condition 1 'up': {answer.why}"
+    fleet = Fleet([GOOD], of_prometheus=[answer, answer, answer, MET])
+    assert await judged(monkeypatch, fleet, gate) == ""
+    assert fleet.now_s >= 60, "it bakes once everything is good"
+
+
+@pytest.mark.parametrize(
+    ("gate", "waves", "sentence"),
+    [
+        (ReleaseGate(bake_ms=1, promql=("up",)), (), "promql needs waves: "),
+        (ReleaseGate(promql=("up",)), (100,), "promql needs a bake time: "),
+        (ReleaseGate(bake_ms=1, promql=("up",) * 9), (100,), "promql has 9 conditions: at most 8 are allowed"),
+        (ReleaseGate(bake_ms=1, promql=("up", "\n ")), (100,), "PromQL condition 2 has 2 bytes: 1 to 1000 are allowed"),
+        (ReleaseGate(bake_ms=1, promql=("ü" * 501,)), (100,), "PromQL condition 1 has 1002 bytes: 1 to 1000 are"),
+    ],
+)
+def test_conditions_have_limits(gate: ReleaseGate, waves: tuple[int, ...], sentence: str) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        check_gate(gate, waves)
+    assert str(refused.value).startswith(sentence)
+    most = ReleaseGate(bake_ms=1, promql=("ü" * 500,) * 8)
+    assert check_gate(most, (100,)) is most

@@ -198,7 +198,7 @@ async def test_a_release_that_is_published_all_at_once_gets_no_waves(bench: Benc
     with pytest.raises(ConditionFailedError, match="can't be paused: it is publishing"):
         await releases.pause("s", 1, BY)
     with pytest.raises(InvalidInputError, match="waves 50 are not allowed"):
-        await Releases(bench.repo, None, None, staged_ms=DAY_MS).publish("s", 1, BY, (50,))  # type: ignore[arg-type]
+        await Releases(bench.repo, None, None, None, staged_ms=DAY_MS).publish("s", 1, BY, (50,))  # type: ignore[arg-type]
 
 
 async def test_a_release_that_is_being_published_keeps_its_waves_and_its_gate(bench: Bench) -> None:
@@ -213,3 +213,19 @@ async def test_a_release_that_is_being_published_keeps_its_waves_and_its_gate(be
     with pytest.raises(ConditionFailedError, match=r"another gate: bake 0 ms, .* 0, patience 60000 ms"):
         await releases.publish("s", 1, DAY_MS, BY, (50, 100), ReleaseGate(bake_ms=1))
     assert (await releases.get("s", 1)).rollout == begun
+
+
+async def test_conditions_of_prometheus_keep_builds_away_that_would_leave_them_out(bench: Bench) -> None:
+    usable_from = "SELECT usable_from FROM schema_version"
+    await stage(bench)
+    await stage(bench, stage_id="two")
+    await bench.repo.releases.publish("s", 1, DAY_MS, BY, (50, 100), ReleaseGate(bake_ms=1))
+    before = await bench.ask(usable_from)
+    assert before < [(13,)]
+    gate = ReleaseGate(bake_ms=1, promql=("up",))
+    begun = await bench.repo.releases.publish("s", 2, DAY_MS, BY, (50, 100), gate)
+    assert begun.rollout.gate == (await bench.repo.releases.get("s", 2)).rollout.gate == gate
+    assert await bench.ask(usable_from) == [(13,)]
+    other = "is publishing with another gate: .*, 1 PromQL conditions"
+    with pytest.raises(ConditionFailedError, match=other):
+        await bench.repo.releases.publish("s", 2, DAY_MS, BY, (50, 100), ReleaseGate(bake_ms=1))

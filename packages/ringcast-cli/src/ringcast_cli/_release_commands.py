@@ -7,7 +7,6 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, aclosing
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -18,30 +17,28 @@ from ringcast_client import (
     ReleaseCertificate,
     ReleaseInfo,
     ReleaseProof,
-    ReleaseRowInfo,
     StagedRelease,
     SyncRefusedError,
 )
 from ringcast_wire import (
     DEFAULT_GATE,
     GATE_RANGES,
+    InvalidInputError,
     ReleaseGate,
-    ReleaseOutcome,
     ReleaseState,
+    check_gate,
 )
 
 from ringcast_cli import _exit_codes as codes
 from ringcast_cli._approval_commands import approve, revoke
 from ringcast_cli._client import service_client
-from ringcast_cli._config import CliConfig
 from ringcast_cli._options import Duration, patience_option, settings_of, shared_options
 from ringcast_cli._output import note, print_json, print_table, visible
 from ringcast_cli._reading import input_of, open_input, reading_options
-from ringcast_cli._release_words import Waves, approval_words, failure_words, gate_words, state_words
+from ringcast_cli._release_output import document, print_release, print_row, proven_words, say, time_words
+from ringcast_cli._release_words import Waves, failure_words, state_words
 from ringcast_cli._source import BadLineError, InputError
 from ringcast_cli._sync_command import InputRows, difference_options
-
-_MAX_SHOWN_CHARS: Final = 200
 
 
 @click.group()
@@ -153,7 +150,7 @@ def list_releases(context: click.Context, store: str, limit: int) -> None:
     rows = []
     for one in found:
         state = state_words(one.state, one.rollout)
-        rows.append([str(one.number), state, str(one.rows), _time(one.staged_at_ms), one.author, one.reason])
+        rows.append([str(one.number), state, str(one.rows), time_words(one.staged_at_ms), one.author, one.reason])
     print_table(["release", "state", "rows", "staged", "by", "reason"], rows, right=frozenset({0, 2}))
 
 
@@ -175,7 +172,7 @@ def show(context: click.Context, store: str, number: int) -> None:
             wanted = config.json and info.proven_at_ms
             return info, await client.release_certificate(store, number) if wanted else None
 
-    _print_release(*asyncio.run(run()), config)
+    print_release(*asyncio.run(run()), config)
 
 
 @release.command()
@@ -200,7 +197,7 @@ def diff(context: click.Context, store: str, number: int, conflicts: bool) -> No
                 if config.json:
                     print_json({**asdict(row), "conflict": row.conflict})
                 else:
-                    _print_row(row)
+                    print_row(row)
 
     asyncio.run(run())
 
@@ -230,7 +227,13 @@ release.add_command(revoke)
     metavar="N",
     help="How many of its rows handlers may drop, dead-letter or block.",
 )
-@patience_option(86_400, 60.0, "How long each wave may take until it is proven.")
+@patience_option(86_400, 60.0, "How long each wave may take until it is proven, or a condition be without an answer.")
+@click.option(
+    "--promql",
+    multiple=True,
+    metavar="EXPRESSION",
+    help="What Prometheus has to answer with 1, such as `sum(rate(errors_total[1m])) < bool 5`; may be repeated.",
+)
 @shared_options("service", "timeout")
 @click.pass_context
 def publish(
@@ -241,6 +244,7 @@ def publish(
     bake: int,
     max_refused: int,
     patience: float,
+    promql: tuple[str, ...],
 ) -> int:
     """Publish a staged release, and wait until it is done.
 
@@ -251,9 +255,14 @@ def publish(
 
     After each wave its gate has to be passed: within --patience it is proven that every worker has applied all of it,
     no more than --max-refused rows are refused, and both still hold after --bake. If not, the service undoes the
-    release.
+    release. Each --promql has to be answered with 1 all the time: 0 undoes the release at once, and any other answer,
+    or none, after --patience. It needs --waves and --bake.
     """
-    gate = ReleaseGate(bake, max_refused, round(1000 * patience)) if waves else DEFAULT_GATE
+    try:
+        gate = ReleaseGate(bake, max_refused, round(1000 * patience), promql) if waves or promql else DEFAULT_GATE
+        check_gate(gate, waves)
+    except InvalidInputError as error:
+        raise click.UsageError(str(error)) from error
     change = partial(ConfigServiceClient.publish_release, waves=waves, gate=gate)
     return _change(context, store, number, change, ReleaseState.PUBLISHED)
 
@@ -274,7 +283,7 @@ def pause(context: click.Context, store: str, number: int) -> int:
         async with service_client(config) as client:
             return await client.pause_release(store, number)
 
-    _say(asyncio.run(run()), config)
+    say(asyncio.run(run()), config)
     return codes.OK
 
 
@@ -321,9 +330,9 @@ def wait(context: click.Context, store: str, number: int, patience: float) -> in
 
     proof = asyncio.run(run())
     if config.json:
-        print_json(_document(proof.release, proof.certificate) | {"lacks": proof.lacks, "more_lacks": proof.more_lacks})
+        print_json(document(proof.release, proof.certificate) | {"lacks": proof.lacks, "more_lacks": proof.more_lacks})
     elif proof.certificate is not None:
-        click.echo(_proven(proof.release, proof.certificate))
+        click.echo(proven_words(proof.release, proof.certificate))
     if proof.certificate is not None:
         return codes.OK
     note(f"ringcast: release {number} of {visible(store)} is not proven within {patience:g} s:")
@@ -374,7 +383,7 @@ def _change(
             return await client.follow_release(store, number)
 
     done = asyncio.run(run())
-    _say(done, config, seconds=round(time.monotonic() - started_s, 3))
+    say(done, config, seconds=round(time.monotonic() - started_s, 3))
     if done.problem:
         note(f"ringcast: halted, and tried again by the service: {done.problem}")
         return codes.FAILED
@@ -394,101 +403,6 @@ def _change(
         )
         return codes.FAILED
     return codes.OK
-
-
-def _say(info: ReleaseInfo, config: CliConfig, **more: float) -> None:
-    if config.json:
-        print_json({**asdict(info), **more})
-        return
-    state = state_words(info.state, info.rollout)
-    click.echo(f"release {info.number} of {visible(info.store)} is {state}: {_counts(info)}")
-
-
-def _counts(info: ReleaseInfo) -> str:
-    parts = [f"{info.rows} rows"]
-    if info.state not in {ReleaseState.DROPPED, ReleaseState.STAGED, ReleaseState.STAGING}:
-        parts.append(f"{info.published} published")
-    if info.state in {ReleaseState.UNDOING, ReleaseState.UNDONE}:
-        parts.append(f"{info.undone} undone")
-    if info.skipped:
-        parts.append(f"{info.skipped} skipped")
-    return ", ".join(parts)
-
-
-def _document(info: ReleaseInfo, certificate: ReleaseCertificate | None) -> dict[str, Any]:
-    return {**asdict(info), "certificate": certificate}
-
-
-def _proven(info: ReleaseInfo, certificate: ReleaseCertificate) -> str:
-    workers = {worker.worker_id for key in certificate.keys for worker in key.workers}
-    revisions = sum(len(key.revisions) for key in certificate.keys)
-    by = f"{_counted(len(workers), 'worker')} of {_counted(len(certificate.keys), 'key')}"
-    where = f"{_counted(revisions, 'partition')} written"
-    return f"release {info.number} of {visible(info.store)} is proven: applied by {by}, {where}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def _print_release(info: ReleaseInfo, certificate: ReleaseCertificate | None, config: CliConfig) -> None:
-    if config.json:
-        print_json(_document(info, certificate))
-        return
-    state = state_words(info.state, info.rollout)
-    click.echo(f"release {info.number} of {visible(info.store)}: {state} ({_counts(info)}, {info.bytes} bytes)")
-    click.echo(_line("staged", info.staged_at_ms, info.author, info.reason))
-    if info.digest:
-        click.echo(f"digest {info.digest}")
-    for approval in info.approvals:
-        click.echo(_line("approved", approval.approved_at_ms, approval.principal, approval.reason))
-    if info.state is ReleaseState.STAGED and (waits := approval_words(len(info.approvals), info.approvals_needed)):
-        click.echo(waits)
-    if info.changed_by:
-        click.echo(_line("changed", info.changed_at_ms, info.changed_by, info.change_reason))
-    if info.rollout is not None:
-        waves = zip(info.rollout.waves, info.rollout.partitions, strict=True)
-        click.echo("waves " + ", ".join(f"{percent} % ({_counted(count, 'partition')})" for percent, count in waves))
-        if info.state is ReleaseState.PUBLISHING and (waits := gate_words(info.rollout)):
-            click.echo(waits)
-        if info.rollout.failure:
-            click.echo(failure_words(info.rollout))
-    if info.proven_at_ms:
-        click.echo(f"proven {_time(info.proven_at_ms)}: every worker had applied it")
-    if not info.rows_kept:
-        click.echo("its rows are removed: it can't be undone")
-    if info.problem:
-        click.echo(f"halted: {visible(info.problem)}")
-    rows = [[key.key, str(key.added), str(key.changed), str(key.deleted)] for key in info.keys]
-    print_table(["key", "added", "changed", "deleted"], rows, right=frozenset({1, 2, 3}))
-
-
-def _line(what: str, at_ms: int, by: str, reason: str) -> str:
-    why = f": {visible(reason)}" if reason else ""
-    return f"{what} {_time(at_ms)} by {visible(by)}{why}"
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _print_row(row: ReleaseRowInfo) -> None:
-    sign = "-" if row.value is None else "+" if not row.staged_version else "~"
-    place = f"{row.key}/{visible(row.row_id)}"
-    if row.value is None:
-        what = _shown(row.old_value)
-    elif row.old_value is None:
-        what = _shown(row.value)
-    else:
-        what = f"{_shown(row.old_value)} -> {_shown(row.value)}"
-    mark = " !" if row.conflict else ""
-    state = "" if row.outcome is ReleaseOutcome.WAITING else f" ({row.outcome})"
-    click.echo(f"{sign} {place}: {what}{state}{mark}")
-
-
-def _shown(value: str | None) -> str:
-    text = visible(value or "")
-    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"
 
 
 COMMANDS: Final = {"release": release}

@@ -176,5 +176,5 @@ def rollout_info(found: pb.ReleaseRollout) -> Rollout:
         found.paused,
         found.waits_for,
         found.failure,
-        ReleaseGate(found.gate.bake_ms, found.gate.max_refused, found.gate.patience_ms),
+        ReleaseGate(found.gate.bake_ms, found.gate.max_refused, found.gate.patience_ms, tuple(found.gate.promql)),
     )

@@ -211,14 +211,17 @@ class ReleaseCalls:
 
         ``waves``: how many percent of the partitions that it writes to are to be in after each wave, rising strictly to
         100, for example ``[1, 10, 100]``; empty: all at once. Which ones is drawn by a hash of release and partition.
-        ``gate``: what has to hold after each wave; otherwise the service undoes the release.
+        ``gate``: what has to hold after each wave; otherwise the service undoes the release. Its ``promql`` is asked
+        once before, at the Prometheus that the service is configured with.
 
         Raises:
             ConditionFailedError: a row has been written since it was staged, or it has too few approvals; or it is not
-                staged. Nothing is published.
-            InvalidInputError: ``waves`` are no such list, or ``gate`` is out of its ranges.
+                staged; or one of ``promql`` is not met now, or the service has no Prometheus. Nothing is published.
+            InvalidInputError: ``waves`` are no such list, or ``gate`` is out of its ranges, or Prometheus says that one
+                of ``promql`` can't be a condition.
+            UnavailableError: Prometheus does not answer.
         """
-        checked = check_gate(gate)
+        checked = check_gate(gate, waves)
         request = pb.PublishReleaseRequest(
             store=store, number=release_number(number), reason=check_why(reason), waves=check_waves(waves)
         )

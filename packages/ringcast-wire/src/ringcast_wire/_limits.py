@@ -94,6 +94,10 @@ MAX_SCHEMA_VERSIONS: Final = 100
 """Versions of the schema of a key that are kept; older ones are forgotten."""
 MAX_SCHEMA_KEYS: Final = 1_000
 """Keys of one store that have schemas, also keys that are not there yet."""
+MAX_CONDITIONS: Final = 8
+"""PromQL conditions of a gate."""
+MAX_CONDITION_BYTES: Final = 1_000
+"""Of one of them."""
 MAX_KEPT_RELEASES: Final = 1_000
 """Releases of one store that are known; the oldest that are done are forgotten."""
 MAX_RELEASE_PAGE: Final = 100

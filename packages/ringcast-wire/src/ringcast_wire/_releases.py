@@ -47,12 +47,14 @@ class ReleaseGate(msgspec.Struct, frozen=True):
     """What has to hold after each wave of a release before the next one follows; otherwise the release is undone.
 
     Every worker has to have applied it within ``patience_ms``, the handlers may have given up ``max_refused`` of its
-    rows at most, and both still have to hold ``bake_ms`` later.
+    rows at most, and both still have to hold ``bake_ms`` later. ``promql``: expressions that Prometheus has to answer
+    with 1 all the time; with 0 the release is undone at once, and without an answer for ``patience_ms`` too.
     """
 
     bake_ms: int = 0
     max_refused: int = 0
     patience_ms: int = 60_000
+    promql: tuple[str, ...] = ()
 
 
 DEFAULT_GATE: Final = ReleaseGate()
@@ -82,11 +84,11 @@ GATE_RANGES: Final = {
     "max_refused": (0, limits.MAX_RELEASE_ROWS),
     "patience_ms": (500, 86_400_000),
 }
-"""The lowest and the highest value of each part of a gate."""
+"""The lowest and the highest value of each number of a gate."""
 
 
-def check_gate(gate: ReleaseGate) -> ReleaseGate:
-    """Returns ``gate`` if each of its values is in its range.
+def check_gate(gate: ReleaseGate, waves: Sequence[int]) -> ReleaseGate:
+    """Returns ``gate`` if each of its values is in its range, and ``waves`` has what its conditions need.
 
     Raises:
         InvalidInputError: one is not.
@@ -95,6 +97,24 @@ def check_gate(gate: ReleaseGate) -> ReleaseGate:
         value = getattr(gate, field)
         if not low <= value <= high:
             raise InvalidInputError(f"{field} {value} is out of range: {low} to {high} is allowed", field=field)
+    if gate.promql and not waves:
+        raise InvalidInputError("promql needs waves: 100 is a single one, with a gate behind it", field="promql")
+    if gate.promql and not gate.bake_ms:
+        raise InvalidInputError(
+            "promql needs a bake time: what Prometheus has read before the wave says nothing about it", field="bake_ms"
+        )
+    if len(gate.promql) > limits.MAX_CONDITIONS:
+        raise InvalidInputError(
+            f"promql has {len(gate.promql)} conditions: at most {limits.MAX_CONDITIONS} are allowed", field="promql"
+        )
+    for number, condition in enumerate(gate.promql, 1):
+        size = len(condition.encode("utf-8", "surrogatepass"))
+        if not condition.strip() or size > limits.MAX_CONDITION_BYTES:
+            raise InvalidInputError(
+                f"PromQL condition {number} has {size} bytes: 1 to {limits.MAX_CONDITION_BYTES} are allowed, and more "
+                "than white space",
+                field="promql",
+            )
     return gate
 
 

@@ -185,6 +185,14 @@ SERVICE: Final = (
         "instance (15 s).",
     ),
     _service(
+        "config_service_promql_conditions_total",
+        "counter",
+        ("outcome",),
+        "answers",
+        "Answers to the PromQL conditions of gates: `met`, `not_met`, `no_data`, `wrong` (no condition), or"
+        " `no_answer`.",
+    ),
+    _service(
         "config_service_maintenance_leader",
         "gauge",
         (),

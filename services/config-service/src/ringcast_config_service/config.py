@@ -27,6 +27,7 @@ from ringcast_config_service.callout.settings import CalloutSettings
 from ringcast_config_service.grpc.connections import ConnectionSettings
 from ringcast_config_service.nats.streams import StreamSizes
 from ringcast_config_service.oidc.settings import OidcSettings
+from ringcast_config_service.promql.settings import PromqlSettings
 from ringcast_config_service.repository.base import DEFAULT_LOCK_TIMEOUT_MS, DEFAULT_WRITE_CONNECTIONS
 from ringcast_config_service.repository.lead import MAX_LEASE_MS
 from ringcast_config_service.security import Security
@@ -118,6 +119,7 @@ class Config:
     )
     security: Security = field(default_factory=Security)
     oidc: OidcSettings = field(default_factory=OidcSettings)
+    promql: PromqlSettings = field(default_factory=PromqlSettings)
     callout: CalloutSettings = field(default_factory=CalloutSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     nats_replicas: int = setting(1, "Copies of each stream and bucket in a NATS cluster.", allowed=between(1, 5))
@@ -144,5 +146,6 @@ class Config:
             raise ConfigError(f"nats: {error}") from error
         self.security.check()
         self.oidc.check(uses_tls=self.security.uses_tls)
+        self.promql.check()
         self.callout.check()
         self.cluster.check()

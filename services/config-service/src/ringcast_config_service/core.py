@@ -24,6 +24,7 @@ from ringcast_config_service.nats.gone import GoneWorkers
 from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.nats.relay import Relay
 from ringcast_config_service.policies import Policies
+from ringcast_config_service.promql.conditions import Conditions
 from ringcast_config_service.proofs import Proofs
 from ringcast_config_service.releases import Releases, ReleaseWork
 from ringcast_config_service.repository import Repository
@@ -90,16 +91,19 @@ class Core:
         )
         self.policies = Policies(repository, forget=self.handlers.forget)
         self.proofs = Proofs(nc, js, repository, instance_id)
+        conditions = Conditions(config.promql, telemetry.measures.promql)
         self._release_work = ReleaseWork(
             repository,
             self.histories,
-            Gates(repository.releases, self.proofs),
+            Gates(repository.releases, self.proofs, conditions),
             self.relay.committed,
             telemetry.measures,
             staged_ms=config.staged_retention_ms,
             kept_ms=config.release_retention_ms,
         )
-        self.releases = Releases(repository, self._release_work, self.schemas, staged_ms=config.staged_retention_ms)
+        self.releases = Releases(
+            repository, self._release_work, self.schemas, conditions, staged_ms=config.staged_retention_ms
+        )
         self.fetches = FetchServer(
             nc, self.handlers, at_once=config.fetches, waiting=config.waiting_fetches, telemetry=telemetry
         )

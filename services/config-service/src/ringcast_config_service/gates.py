@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from ringcast_wire import RingcastError, UnavailableError
+from ringcast_wire import ReleaseGate, RingcastError, UnavailableError
 
+from ringcast_config_service.promql.conditions import Answer, Outcome, sentence_of
 from ringcast_config_service.proof import Lack
 from ringcast_config_service.proofs import Look
 from ringcast_config_service.repository import KeyRevisions, Release, ReleaseRepository
@@ -28,6 +29,21 @@ class Asker(Protocol):
     async def look(self, release: Release, keys: Sequence[KeyRevisions]) -> Look: ...
 
 
+class Questions(Protocol):
+    """What asks Prometheus."""
+
+    async def ask(self, conditions: Sequence[str]) -> Sequence[Answer]: ...
+
+
+class _Found(NamedTuple):
+    """What one look at a gate has found. ``bad``: what fails it at once. ``lacks``: what the wave waits for first, and
+    ``late`` what that is called once it has lasted for the patience; empty: nothing lacks."""
+
+    bad: str = ""
+    lacks: str = ""
+    late: str = ""
+
+
 class Gates:
     """Judges releases at their gates.
 
@@ -35,15 +51,17 @@ class Gates:
     is never made by less than the gate asks for.
     """
 
-    def __init__(self, releases: ReleaseRepository, asker: Asker) -> None:
+    def __init__(self, releases: ReleaseRepository, asker: Asker, questions: Questions) -> None:
         self._releases = releases
         self._asker = asker
+        self._questions = questions
 
     async def judged(self, release: Release) -> str | None:
         """Returns once it is known whether the next wave may follow: empty if it may, otherwise why not. ``None``: the
         release is not at this gate any more.
 
-        The workers are asked about all that is published, again and again. What can't be asked counts as not proven.
+        The workers are asked about all that is published, and Prometheus for the conditions, again and again. What
+        can't be asked counts as not proven, and as not met.
         """
         rollout = release.rollout
         assert rollout is not None
@@ -52,25 +70,24 @@ class Gates:
         good_s, proven_s, pause_s = time.monotonic(), None, _FIRST_PAUSE_S
         noted, noted_s = "", good_s
         while True:
-            try:
-                if keys is None:
-                    keys = await self._releases.revisions(*place)
-                given_up, pending = await self._asker.look(release, keys)
-            except RingcastError as error:
-                given_up, pending = (), (Lack("", str(error)),)
+            asked, answers = await asyncio.gather(self._look(release, keys), self._questions.ask(gate.promql))
+            keys, look = asked
+            found = _found(gate, look, answers)
             now_s = time.monotonic()
-            if len(given_up) > gate.max_refused:
-                return _cut(f"{_rows(len(given_up))} refused, and {gate.max_refused} may be: {_said(given_up[0])}")
-            if pending:
+            if found.bad:
+                return _cut(found.bad)
+            if found.lacks:
                 if now_s - good_s >= gate.patience_ms / 1000:
-                    return _cut(f"not proven within {gate.patience_ms / 1000:g} s: {_said(pending[0])}")
-                lacks = waits_for = f"proof: {_said(pending[0])}"
+                    return _cut(found.late)
+                lacks = waits_for = found.lacks
             else:
                 good_s, proven_s = now_s, now_s if proven_s is None else proven_s
                 baked_ms = 1000 * (now_s - proven_s)
                 if baked_ms >= gate.bake_ms:
                     return ""
                 lacks, waits_for = "bake time", f"bake time: {baked_ms / 1000:.0f} of {gate.bake_ms / 1000:g} s"
+                if gate.promql:
+                    waits_for += f"; PromQL: {len(answers)} of {len(answers)} met"
             if lacks != noted or now_s - noted_s >= _NOTE_S:
                 try:
                     if not await self._releases.note_gate(*place, rollout.wave, _cut(waits_for)):
@@ -80,6 +97,34 @@ class Gates:
                     pass  # it is judged all the same, and the verdict waits for the database
             await asyncio.sleep(pause_s)
             pause_s = min(_MAX_PAUSE_S, 2 * pause_s)
+
+    async def _look(
+        self, release: Release, keys: Sequence[KeyRevisions] | None
+    ) -> tuple[Sequence[KeyRevisions] | None, Look]:
+        """One look at the workers, and what they were asked about, which stays the same."""
+        try:
+            if keys is None:
+                keys = await self._releases.revisions(release.store, release.number)
+            return keys, await self._asker.look(release, keys)
+        except RingcastError as error:
+            return keys, Look((), (Lack("", str(error)),))
+
+
+def _found(gate: ReleaseGate, look: Look, answers: Sequence[Answer]) -> _Found:
+    given_up, pending = look
+    if len(given_up) > gate.max_refused:
+        return _Found(f"{_rows(len(given_up))} refused, and {gate.max_refused} may be: {_said(given_up[0])}")
+    sentences = [(answer.outcome, sentence_of(number, gate.promql, answer)) for number, answer in enumerate(answers)]
+    for outcome, sentence in sentences:
+        if outcome is Outcome.NOT_MET:
+            return _Found(sentence)
+    patience = f"{gate.patience_ms / 1000:g} s"
+    if pending:
+        return _Found("", f"proof: {_said(pending[0])}", f"not proven within {patience}: {_said(pending[0])}")
+    for outcome, sentence in sentences:
+        if outcome is not Outcome.MET:
+            return _Found("", sentence, f"not met within {patience}: {sentence}")
+    return _Found()
 
 
 def _said(lack: Lack) -> str:

@@ -32,6 +32,7 @@ from ringcast_wire import (
 
 from ringcast_config_service.gates import Gates
 from ringcast_config_service.histories import Histories
+from ringcast_config_service.promql.conditions import Conditions
 from ringcast_config_service.repository import (
     Authorship,
     OutboxRecord,
@@ -76,9 +77,18 @@ class ReleasePage(NamedTuple):
 class Releases:
     """What callers may do with releases; ``work`` does what follows from it."""
 
-    def __init__(self, repository: Repository, work: ReleaseWork, schemas: ValueSchemas, *, staged_ms: int) -> None:
+    def __init__(
+        self,
+        repository: Repository,
+        work: ReleaseWork,
+        schemas: ValueSchemas,
+        conditions: Conditions,
+        *,
+        staged_ms: int,
+    ) -> None:
         self._schemas = schemas
         self._releases = repository.releases
+        self._conditions = conditions
         self._stores = repository.stores
         self._work = work
         self._staged_ms = staged_ms
@@ -151,9 +161,17 @@ class Releases:
         self, store: str, number: int, by: Authorship, waves: Sequence[int] = (), gate: ReleaseGate = DEFAULT_GATE
     ) -> Release:
         """Begins to publish a release, in waves if there are any, with a gate behind each; again: changes nothing, and
-        this instance works at it."""
+        this instance works at it.
+
+        PromQL conditions of the gate are asked before: with what can't be met nothing is published.
+        """
         words = names.check_name("store", store), number, self._staged_ms, by
-        return self._begun(await self._releases.publish(*words, check_waves(waves), check_gate(gate)), by)
+        rollout = check_waves(waves), check_gate(gate, waves)
+        if gate.promql:
+            release = await self._releases.get(store, number)
+            if release.state is ReleaseState.STAGED:
+                await self._conditions.check(release.place, gate.promql)
+        return self._begun(await self._releases.publish(*words, *rollout), by)
 
     async def approve(self, store: str, number: int, by: Authorship, digest: str = "") -> Release:
         """Notes that a principal approves what is staged as a release; ``digest``: of what it has seen, empty: any."""

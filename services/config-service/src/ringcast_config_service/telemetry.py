@@ -13,6 +13,7 @@ from ringcast_wire.metrics import Histogram, Sample
 from ringcast_wire.tracing import Tracing, checked_traceparent
 
 from ringcast_config_service.broker_state import AccountState, StreamState
+from ringcast_config_service.promql.conditions import Outcome
 from ringcast_config_service.refusals import Refusals
 from ringcast_config_service.repository import OutboxState, PoolUse
 
@@ -23,6 +24,7 @@ CALLOUTS = (
     *("granted", "no_token", "unknown_token", "wrong_id", "no_role"),
     *("too_large", "malformed", "late", "busy"),
 )
+PROMQL_OUTCOMES = tuple(map(str, Outcome))
 RELEASE_STATES = (*map(str, ReleaseState), "halted")
 LOGIN_FILES = ("tokens", "worker_tokens", "issuers")
 _FETCH_KINDS = (names.FETCH_BATCH, names.FETCH_FULL, names.FETCH_HEADS)
@@ -64,6 +66,8 @@ class Measures:
         """Requests of NATS for what a worker may do, by what came of them."""
         self.callout_kicks = 0
         self.callout_duration = _histogram("callout_duration_seconds")
+        self.promql: Counter[str] = Counter(dict.fromkeys(PROMQL_OUTCOMES, 0))
+        """PromQL conditions that were asked, by what came of it."""
         self.outbox = OutboxState(0, None)
         self.releases: dict[str, int] = {}
         """Releases of all stores by state, as they were counted last; empty: not yet."""
@@ -136,6 +140,8 @@ class Measures:
             yield "calls_refused_total", labels, count
         for outcome, count in list(self.callouts.items()):
             yield "callouts_total", (outcome,), count
+        for outcome, count in list(self.promql.items()):
+            yield "promql_conditions_total", (outcome,), count
         yield "callout_kicks_total", (), self.callout_kicks
         yield "callout_duration_seconds", (), self.callout_duration
         yield from self._gauges()

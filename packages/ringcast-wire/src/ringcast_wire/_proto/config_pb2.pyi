@@ -987,14 +987,16 @@ class ReleaseRollout(_message.Message):
     def __init__(self, waves: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[int]] = ..., wave: _Optional[int] = ..., at_gate: _Optional[bool] = ..., paused: _Optional[bool] = ..., waits_for: _Optional[str] = ..., failure: _Optional[str] = ..., gate: _Optional[_Union[ReleaseGate, _Mapping]] = ...) -> None: ...
 
 class ReleaseGate(_message.Message):
-    __slots__ = ("bake_ms", "max_refused", "patience_ms")
+    __slots__ = ("bake_ms", "max_refused", "patience_ms", "promql")
     BAKE_MS_FIELD_NUMBER: _ClassVar[int]
     MAX_REFUSED_FIELD_NUMBER: _ClassVar[int]
     PATIENCE_MS_FIELD_NUMBER: _ClassVar[int]
+    PROMQL_FIELD_NUMBER: _ClassVar[int]
     bake_ms: int
     max_refused: int
     patience_ms: int
-    def __init__(self, bake_ms: _Optional[int] = ..., max_refused: _Optional[int] = ..., patience_ms: _Optional[int] = ...) -> None: ...
+    promql: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, bake_ms: _Optional[int] = ..., max_refused: _Optional[int] = ..., patience_ms: _Optional[int] = ..., promql: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReleaseKey(_message.Message):
     __slots__ = ("key", "added", "changed", "deleted")

@@ -55,7 +55,8 @@ class ReleaseCalls(ConfigServiceServicer):
             by = authorship(caller_of(context), request.reason)
             gate = DEFAULT_GATE
             if request.HasField("gate"):
-                gate = ReleaseGate(request.gate.bake_ms, request.gate.max_refused, request.gate.patience_ms)
+                asked = request.gate
+                gate = ReleaseGate(asked.bake_ms, asked.max_refused, asked.patience_ms, tuple(asked.promql))
             return await self._releases.publish(request.store, request.number, by, request.waves, gate)
 
         return _message(await answer(context, work()))

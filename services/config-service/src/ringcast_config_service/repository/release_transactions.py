@@ -43,6 +43,7 @@ class ReleaseStatements(NamedTuple):
     lock_policy: str
     get_policy: str
     get_store: str
+    raise_usable_from: str
     next_release: str
     count_open_releases: str
     insert_release: str
@@ -197,4 +198,6 @@ def fact_of(by: Authorship, action: str, release: Release) -> AuditFact:
     details: dict[str, Any] = {"number": release.number, "rows": release.rows, "bytes": release.bytes}
     if release.rollout is not None:
         details |= {"waves": release.rollout.waves, "wave": release.rollout.wave}
+        if conditions := len(release.rollout.gate.promql):
+            details["promql"] = conditions  # how many: they may be as long as ten other entries, and `show` has them
     return audit.fact(by, action, release.store, **details)

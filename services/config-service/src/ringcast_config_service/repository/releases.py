@@ -70,6 +70,8 @@ from ringcast_config_service.repository.release_transactions import (
 )
 
 NAMED_CONFLICTS: Final = 10
+_CONDITIONS_KNOWN_FROM: Final = 13
+"""From which version of the schema on a build knows PromQL conditions; one of before would judge a gate without."""
 _BUSY: Final = {ReleaseState.PUBLISHING, ReleaseState.PUBLISHED}
 _DROPPABLE: Final = {ReleaseState.STAGING, ReleaseState.STAGED}
 
@@ -255,6 +257,8 @@ def publish(
     if not waves:
         return (yield from begin(sql, release, ReleaseState.PUBLISHING, PUBLISH, 0, by, "PublishRelease"))
     rollout, drawn = draw(number, partitions, waves, gate)
+    if gate.promql:
+        yield Ask(sql.raise_usable_from, (_CONDITIONS_KNOWN_FROM,))
     yield Ask(sql.clear_release_partitions, (store, number))
     yield Each(sql.insert_release_partition, [(store, number, partition, wave) for partition, wave in drawn.items()])
     release = replace(release, rollout=rollout)
@@ -277,7 +281,7 @@ def _check_rollout(release: Release, wanted: Rollout) -> None:
         gate = begun.gate
         raise ConditionFailedError(
             f"{release.place} is publishing with another gate: bake {gate.bake_ms} ms, refused rows at most "
-            f"{gate.max_refused}, patience {gate.patience_ms} ms",
+            f"{gate.max_refused}, patience {gate.patience_ms} ms, {len(gate.promql)} PromQL conditions",
             field="gate",
         )
 

@@ -21,6 +21,7 @@ _SQL: Final = ReleaseStatements(
     lock_policy=Sql.LOCK_POLICY,
     get_policy=Sql.GET_POLICY,
     get_store=Sql.GET_STORE,
+    raise_usable_from=Sql.RAISE_USABLE_FROM,
     next_release=Sql.NEXT_RELEASE,
     count_open_releases=Sql.COUNT_OPEN_RELEASES,
     insert_release=Sql.INSERT_RELEASE,

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "packages/ringcast-cli/README.md"
 ENCRYPTION = ROOT / "docs/encryption.md"
 RELEASES = ROOT / "docs/releases.md"
+SCHEMAS = ROOT / "docs/schemas.md"
 TUTORIAL = ROOT / "docs/tutorial.md"
 _BLOCK = re.compile(r"(?:^<!-- file: (\S+) -->\n)?^```(console|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -107,8 +108,8 @@ def _pattern(line: str) -> str:
 
 @pytest.mark.parametrize(
     ("page", "least"),
-    [(README, 12), (ENCRYPTION, 16), (RELEASES, 10), (TUTORIAL, 30)],
-    ids=["readme", "encryption", "releases", "tutorial"],
+    [(README, 12), (ENCRYPTION, 16), (RELEASES, 10), (SCHEMAS, 18), (TUTORIAL, 30)],
+    ids=["readme", "encryption", "releases", "schemas", "tutorial"],
 )
 def test_every_console_example(page: Path, least: int, typed: Callable[[str], str]) -> None:
     examples = _examples(page)

@@ -10,6 +10,7 @@ def test_the_public_names_are_frozen() -> None:
     assert ringcast_client.__all__ == [
         "AuditVerdict",
         "BatchResult",
+        "BrokenRow",
         "BulkWrite",
         "ChangeWriter",
         "CommittedRow",
@@ -45,6 +46,8 @@ def test_the_public_names_are_frozen() -> None:
         "RowRecord",
         "RowReleaseInfo",
         "RowWrite",
+        "SchemaInfo",
+        "SchemaReport",
         "ServiceStatus",
         "StagedRelease",
         "StoreInfo",

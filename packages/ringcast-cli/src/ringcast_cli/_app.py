@@ -29,6 +29,7 @@ _COMMANDS: Final = {
     "import": ("ringcast_cli._import_command", "Write many rows from a file."),
     "sync": ("ringcast_cli._sync_command", "Make a key equal to a file, deletions included."),
     "release": ("ringcast_cli._release_commands", "Stage changes of several keys, publish and undo them."),
+    "schema": ("ringcast_cli._schema_commands", "Say what the values of a key have to be, and check them."),
     "watch": ("ringcast_cli._watch_command", "Take part as a worker and print each change."),
     "topology": ("ringcast_cli._topology_command", "Show which worker owns what."),
     "lag": ("ringcast_cli._lag_command", "Show how far each worker is, and who does not answer."),

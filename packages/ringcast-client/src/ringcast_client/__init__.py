@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     )
     from ringcast_client._releases import StagedRelease
     from ringcast_client._reseal import ResealResult
+    from ringcast_client._schemas import BrokenRow, SchemaInfo, SchemaReport
     from ringcast_client._status import JetStreamStatus, ServiceStatus, StreamStatus
     from ringcast_client._sync import (
         DEFAULT_FIRST_ROWS,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AuditVerdict",
     "BatchResult",
+    "BrokenRow",
     "BulkWrite",
     "ChangeWriter",
     "CommittedRow",
@@ -97,6 +99,8 @@ __all__ = [
     "RowRecord",
     "RowReleaseInfo",
     "RowWrite",
+    "SchemaInfo",
+    "SchemaReport",
     "ServiceStatus",
     "StagedRelease",
     "StoreInfo",
@@ -113,6 +117,7 @@ __all__ = [
 _HOMES = {
     "AuditVerdict": "_records",
     "BatchResult": "_records",
+    "BrokenRow": "_schemas",
     "BulkWrite": "_bulk_write",
     "ChangeWriter": "_change_writer",
     "CommittedRow": "_records",
@@ -148,6 +153,8 @@ _HOMES = {
     "RoleGrant": "_records",
     "RowRecord": "_records",
     "RowWrite": "_records",
+    "SchemaInfo": "_schemas",
+    "SchemaReport": "_schemas",
     "ServiceStatus": "_status",
     "StagedRelease": "_releases",
     "StoreInfo": "_records",

@@ -54,6 +54,7 @@ from ringcast_client._release_proofs import ProofCalls
 from ringcast_client._releases import ReleaseCalls
 from ringcast_client._requested_waits import patience
 from ringcast_client._reseal import Reseal, ResealResult
+from ringcast_client._schemas import SchemaCalls
 from ringcast_client._status import StatusCalls
 from ringcast_client._stores import StoreCalls
 from ringcast_client._sync import (
@@ -76,7 +77,7 @@ RowList = list[RowRecord]
 
 
 class ConfigServiceClient(
-    AuditCalls, DeadLetterCalls, PrincipalCalls, ReleaseCalls, ProofCalls, StatusCalls, StoreCalls
+    AuditCalls, DeadLetterCalls, PrincipalCalls, ReleaseCalls, ProofCalls, SchemaCalls, StatusCalls, StoreCalls
 ):
     """Talks to the config service over gRPC.
 

@@ -197,13 +197,13 @@ class _MemorySession:
         self._timeout_s = timeout_s
         self._queued: list[Change] = []
 
-    async def snapshot(self) -> list[Entry]:
+    async def snapshot(self) -> tuple[list[Entry], int]:
         await self._server.reached(self._timeout_s, write=False)
         found = [entry for key, entry in self._server.entries.items() if key.startswith(self._prefix)]
         check_snapshot(self._prefix, len(found), sum(map(_size, found)))
         self.revision = self._server.revision
         self._server.join(self)
-        return found
+        return found, self.revision
 
     async def check(self) -> None:
         await self._server.reached(self._timeout_s, write=False)

@@ -47,8 +47,8 @@ class WatchSession(Protocol):
     revision: int
     """Everything below the prefix up to here was delivered."""
 
-    async def snapshot(self) -> list[Entry]:
-        """Begins: everything below the prefix, at ``revision``. What comes after it is delivered from then on."""
+    async def snapshot(self) -> tuple[list[Entry], int]:
+        """Begins: everything below the prefix, and at which revision. What comes after it is delivered from then on."""
 
     async def check(self) -> None:
         """Asks the server, and returns once everything that it had stored before the call is delivered."""
@@ -78,12 +78,28 @@ class _Outlet:
         """Whether the reader waits for more."""
         self.overflowed = asyncio.Event()
         """Set until the next snapshot."""
+        self._ahead: list[WatchEvent] | None = None
+        """What a session delivers before its snapshot is put, which takes the place of all that came before it."""
+
+    def begin(self) -> None:
+        """A session begins: its changes wait for its snapshot."""
+        self._ahead = []
 
     def put(self, event: WatchEvent) -> None:
         match event:
             case Snapshot():
                 self._events.clear()
                 self.overflowed.clear()
+                self._events.append(event)
+                ahead, self._ahead = self._ahead or (), None
+                for change in ahead:
+                    self.put(change)
+                self._filled.set()
+                return
+            case _ if self._ahead is not None:
+                if len(self._ahead) <= self._max_changes:  # one more than fits, and the reader needs another snapshot
+                    self._ahead.append(event)
+                return
             case Progress() if self._events and isinstance(self._events[-1], Progress):
                 self._events.pop()
             case _ if self.overflowed.is_set():
@@ -183,11 +199,13 @@ class Watch:
 
     async def _one_session(self, outlet: _Outlet, backoff: Backoff) -> None:
         """Until it breaks, which raises, or its reader is too slow."""
+        outlet.begin()
         session = self._open_session(self.prefix, outlet.put)
         try:
             asked_at_s = asyncio.get_running_loop().time()
-            entries = await self._within(session, session.snapshot(), self._options.snapshot_timeout_s, "no snapshot")
-            outlet.put(Snapshot(tuple(sorted(entries)), session.revision, asked_at_s))
+            taken = self._within(session, session.snapshot(), self._options.snapshot_timeout_s, "no snapshot")
+            entries, revision = await taken
+            outlet.put(Snapshot(tuple(sorted(entries)), revision, asked_at_s))
             backoff.reset()
             await self._check_on(session, outlet, asked_at_s)
         finally:

@@ -44,7 +44,7 @@ class EtcdSession:
         self._cluster = 0
         self._reading: asyncio.Task[None] | None = None
 
-    async def snapshot(self) -> list[Entry]:
+    async def snapshot(self) -> tuple[list[Entry], int]:
         answer = await self._range(limit=_PAGE)
         self.revision = answer.header.revision
         self._cluster = answer.header.cluster_id
@@ -64,7 +64,7 @@ class EtcdSession:
         self._keys = {entry.key for entry in entries}
         self._member = self._connection.member
         self._reading = asyncio.create_task(self._read(self.revision + 1), name=f"etcd watch {self._prefix}")
-        return entries
+        return entries, self.revision
 
     async def check(self) -> None:
         while True:

@@ -52,7 +52,7 @@ class BucketSession:
         self._server_ahead_s = 0.0
         self._reconnects = bucket.connection.stats["reconnects"]
 
-    async def snapshot(self) -> list[Entry]:
+    async def snapshot(self) -> tuple[list[Entry], int]:
         state = await self._bucket.state()
         self._created = state.created
         self._server_ahead_s = state.now_s - self._loop.time()
@@ -78,7 +78,7 @@ class BucketSession:
         self._known = {
             key: (each.entry.revision, each.sequence) for key, each in first.items() if each.entry is not None
         }
-        return [each.entry for each in first.values() if each.entry is not None]
+        return [each.entry for each in first.values() if each.entry is not None], self.revision
 
     async def check(self) -> None:
         self._check_connection()

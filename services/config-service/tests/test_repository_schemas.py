@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+import sqlite3
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from ringcast_config_service.repository import (
+    AuditFilter,
     Authorship,
     Bundle,
     Chain,
@@ -30,6 +32,7 @@ from ringcast_config_service.repository import (
 )
 from ringcast_config_service.repository import schemas as decisions
 from ringcast_config_service.repository.postgres import write as postgres_write
+from ringcast_config_service.repository.sqlite.writer import write as sqlite_write
 from ringcast_core import row_partition, row_partitions
 from ringcast_wire import (
     ConditionFailedError,
@@ -133,9 +136,23 @@ async def test_a_request_that_was_checked_before_is_not_checked_again(any_bench:
     assert isinstance((await any_bench.group([request]))[0], WriteOutcome)
     await register(any_bench.repo, SMALL, mode=SchemaMode.WARN)
     second = (await any_bench.repo.schemas.in_force("s"))["k"]
-    assert second.schema_id != first.schema_id
-    assert (second.version, second.mode) == (2, SchemaMode.WARN)
+    assert (second.version, second.mode, second == first) == (2, SchemaMode.WARN, False)
     await any_bench.write({"b": "x"})  # nothing is enforced
+
+
+async def test_a_write_to_a_key_without_a_schema_asks_the_database_nothing_more(sqlite_bench: Bench) -> None:
+    await sqlite_bench.write({"a": "1"})
+    await register(sqlite_bench.repo, key="other")
+    asked: list[str] = []
+
+    def work(db: sqlite3.Connection) -> None:
+        db.set_trace_callback(asked.append)
+        sqlite_write(db, [sqlite_bench.request({"a": "2", "b": "1"})], 5)
+        db.set_trace_callback(None)
+
+    await sqlite_bench.repo.writer._sessions.write(work)
+    assert len(asked) >= 5
+    assert not [text for text in asked if "value_schemas" in text or "schema_modes" in text]
 
 
 async def test_many_new_rows_are_refused_too(any_bench: Bench) -> None:
@@ -203,26 +220,21 @@ async def test_versions_and_modes(any_bench: Bench) -> None:
 
 
 async def audited(bench: Bench) -> list[Any]:
-    from ringcast_config_service.repository import AuditFilter
-
     while await bench.repo.audit.seal():
         pass
     page = await bench.repo.audit.audit_entries(AuditFilter(), 0, 1_000, newest_first=False)
     return [entry for entry in page.entries if "Schema" in entry.action]
 
 
-async def test_old_versions_are_forgotten(any_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_so_many_versions_and_keys(any_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_SCHEMA_VERSIONS", 3)
     for most in range(5):
         await register(any_bench.repo, json.dumps({"maximum": most}))
     assert [each.version for each in await any_bench.repo.schemas.versions("s", "k")] == [5, 4, 3]
-
-
-async def test_only_so_many_keys_have_schemas(any_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_SCHEMA_KEYS", 2)
+    monkeypatch.setattr(limits, "MAX_SCHEMA_KEYS", 3)
     for key in ("k1", "k2", "k1"):
         await register(any_bench.repo, key=key)
-    sentence = r"^s/k3 can't have a schema: 2 other keys of the store have one, the limit is 2$"
+    sentence = r"^s/k3 can't have a schema: 3 other keys of the store have one, the limit is 3$"
     with pytest.raises(LimitExceededError, match=sentence):
         await register(any_bench.repo, key="k3")
 
@@ -297,17 +309,11 @@ async def test_a_deleted_key_keeps_its_schema_once_it_is_restored(any_bench: Ben
 
 
 async def purge(bench: Bench, key: str | None) -> None:
-    deletions = bench.repo.deletions
-    if key is None:
-        await deletions.delete_store("s", Deletion(1, 0))
-    else:
-        await deletions.delete_key("s", key, Deletion(1, 0))
+    deletions, now = bench.repo.deletions, Deletion(1, 0)
+    await (deletions.delete_key("s", key, now) if key else deletions.delete_store("s", now))
     while await deletions.purge_rows("s", key):
         pass
-    if key is None:
-        await deletions.drop_store("s")
-    else:
-        await deletions.drop_key("s", key)
+    await (deletions.drop_key("s", key) if key else deletions.drop_store("s"))
 
 
 async def test_a_purged_key_is_another_one_without_a_schema(any_bench: Bench, another: Repository) -> None:
@@ -465,8 +471,15 @@ async def test_the_schema_waits_for_a_write_that_is_under_way(
     """A write that has looked at the heads is stored before the schema is enforced, which then finds its rows."""
     await postgres_bench.write({"a": "1"})
     third = await postgres_bench.another()
-    has_looked, may_go_on = asyncio.Event(), asyncio.Event()
-    monkeypatch.setattr(postgres_write, "_settle", _stopped(postgres_write._settle, has_looked, may_go_on))
+    has_looked, may_go_on, settle = asyncio.Event(), asyncio.Event(), postgres_write._settle
+
+    async def stopped(*words: Any) -> Any:
+        settled = await settle(*words)
+        has_looked.set()
+        await may_go_on.wait()
+        return settled
+
+    monkeypatch.setattr(postgres_write, "_settle", stopped)
     under_way = asyncio.create_task(postgres_bench.write(rows, key))
     await has_looked.wait()
     setting = asyncio.create_task(register(third, key=key))
@@ -485,13 +498,3 @@ async def test_the_schema_waits_for_a_write_that_is_under_way(
         assert isinstance(schema, KeySchema)
         assert "x" not in live.values()
     await third.close()
-
-
-def _stopped(settle: Callable[..., Any], has_looked: asyncio.Event, may_go_on: asyncio.Event) -> Callable[..., Any]:
-    async def stopped(*words: Sequence[Any]) -> Any:
-        settled = await settle(*words)
-        has_looked.set()
-        await may_go_on.wait()
-        return settled
-
-    return stopped

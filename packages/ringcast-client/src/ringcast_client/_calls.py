@@ -28,7 +28,7 @@ thousand."""
 _READS: Final = frozenset(
     {
         *("Get", "Heads", "List", "History", "GetStore", "ListStores", "WhoAmI", "GetServiceStatus"),
-        *("ListRoles", "ListAudit", "ListDeadLetters"),
+        *("ListRoles", "ListAudit", "ListDeadLetters", "CheckSchema", "ListSchemas", "GetSchema"),
         *("ListReleases", "GetRelease", "ListReleaseRows", "ProveRelease", "GetReleaseCertificate", "ListRowReleases"),
     }
 )

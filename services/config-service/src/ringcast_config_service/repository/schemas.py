@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
@@ -33,6 +34,11 @@ NAMED_ROWS: Final = 10
 """Rows that break a schema of which a report says why."""
 _SAID_ROWS: Final = 3
 """The same of an error, which goes in the trailers of a call."""
+
+
+def new_schema_id() -> int:
+    """A random name for a schema."""
+    return 1 + secrets.randbelow((1 << 53) - 1)
 
 
 class InForce(NamedTuple):

@@ -1,10 +1,10 @@
 """Values are checked against the schema of their key.
 
-A schema is enforced exactly. It has an id that is never used again. In PostgreSQL it stands in the heads of all
-partitions of the key, which are locked while it is set: a write that has locked one commits before, a later one finds
-it. SQLite has one writer. A write says which schema its values were checked against before; where another one is
-enforced by the time that it has its locks, they are checked then. So checks cost a transaction nothing as a rule, and
-no instance writes by what it has read a few seconds ago.
+A schema is enforced exactly. It has an id that is never used again, and that stands in the heads of all partitions of
+the key, which a write reads anyway. In PostgreSQL they are locked while it is set: a write that has locked one
+commits before, a later one finds it. SQLite has one writer. A write says which schema its values were checked against
+before; where another one is enforced by the time that it has its locks, they are checked then. So checks cost a
+transaction nothing as a rule, and no instance writes by what it has read a few seconds ago.
 """
 
 from __future__ import annotations

@@ -300,10 +300,6 @@ UPDATE partitions SET closed = $2 WHERE key_id = $1 AND closed <> $2
 -- Notes in all heads of a key whether its store takes releases only.
 UPDATE partitions SET releases_only = $2 WHERE key_id = $1
 
--- SET_SCHEMA --
--- Notes in all heads of a key the schema that is enforced for it.
-UPDATE partitions SET schema_id = $2 WHERE key_id = $1
-
 -- KEYS_TO_CLOSE --
 -- Deleted keys whose heads are open: a deletion broke off.
 SELECT DISTINCT k.key_id, s.partition_count

@@ -79,7 +79,8 @@ async def _change(db: Connection, store: str, change: SchemaChange, seen: Seen |
             step.checked(place, await _written_since(db, key_id, history, seen))
     if step.is_new:
         words = store, change.key, step.version, step.kind, step.definition, by.author, by.reason
-        schema_id = await db.fetchval(Sql.INSERT_SCHEMA, *words)
+        schema_id = schemas.new_schema_id()
+        await db.execute(Sql.INSERT_SCHEMA, schema_id, *words)
         await db.execute(Sql.FORGET_SCHEMAS, store, change.key, step.version - limits.MAX_SCHEMA_VERSIONS)
     else:
         schema_id = await db.fetchval(Sql.SCHEMA_ID, store, change.key)

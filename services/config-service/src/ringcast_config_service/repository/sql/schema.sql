@@ -63,14 +63,14 @@ CREATE TABLE IF NOT EXISTS partitions (
     -- The store takes releases only, null for no. In such a store each key has the heads of all its partitions. For
     -- PostgreSQL's writers alone, as closed is.
     releases_only BOOLEAN,
-    -- The id of the schema that every value written keeps to, null where none is enforced. With one each key has the heads
-    -- of all its partitions. For PostgreSQL's writers alone, as closed is.
+    -- The id of the schema that every value written keeps to, null where none is enforced. With one the key has the heads
+    -- of all its partitions.
     schema_id BIGINT,
     PRIMARY KEY (key_id, partition)
 );
 
--- The schemas of the values of keys, which may not be there yet. What is stored of one never changes, and no id is used
--- again, whatever is purged.
+-- The schemas of the values of keys, which may not be there yet. What is stored of one never changes. Ids are random: none
+-- is used again, whatever is purged, or restored from a backup.
 CREATE TABLE IF NOT EXISTS value_schemas (
     schema_id {id},
     store {text} NOT NULL,

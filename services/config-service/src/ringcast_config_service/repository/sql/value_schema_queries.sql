@@ -66,9 +66,9 @@ WHERE key_id = $1 AND partition + 0 = $2 AND version > $3 AND NOT deleted ORDER 
 ---- Writes ----
 
 -- INSERT_SCHEMA --
--- Adds a version; returns its id.
-INSERT INTO value_schemas (store, config_key, version, kind, definition, author, reason, registered_at_ms)
-VALUES ($1, $2, $3, $4, $5, $6, $7, {now_ms}) RETURNING schema_id
+-- Adds a version with the id $1.
+INSERT INTO value_schemas (schema_id, store, config_key, version, kind, definition, author, reason, registered_at_ms)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, {now_ms})
 
 -- FORGET_SCHEMAS --
 -- Removes the versions up to $3 of the schema of the key $2 of the store $1.
@@ -79,6 +79,10 @@ DELETE FROM value_schemas WHERE store = $1 AND config_key = $2 AND version <= $3
 INSERT INTO schema_modes (store, config_key, schema_id, mode, changed_at_ms) VALUES ($1, $2, $3, $4, {now_ms})
 ON CONFLICT (store, config_key) DO UPDATE
 SET schema_id = excluded.schema_id, mode = excluded.mode, changed_at_ms = excluded.changed_at_ms
+
+-- SET_SCHEMA --
+-- Notes in all heads of a key the schema that is enforced for it.
+UPDATE partitions SET schema_id = $2 WHERE key_id = $1
 
 -- DROP_SCHEMAS --
 -- Removes the schemas of the store $1; where $2 is not '', those of this key alone.

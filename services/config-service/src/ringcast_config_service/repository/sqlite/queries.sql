@@ -49,8 +49,8 @@ SELECT count(*) FROM sqlite_schema WHERE name = 'schema_version'
 SELECT partition, {row_columns} FROM rows WHERE key_id = ?1 AND partition = ?2 AND row_id = ?3
 
 -- GET_HEAD --
--- The head of the partition ?2 of the key with the id ?1, and its caps.
-SELECT head, live_rows, live_bytes, cap_rows, cap_bytes FROM partitions WHERE key_id = ?1 AND partition = ?2
+-- The head of the partition ?2 of the key with the id ?1, its schema and its caps.
+SELECT head, live_rows, live_bytes, schema_id, cap_rows, cap_bytes FROM partitions WHERE key_id = ?1 AND partition = ?2
 
 -- STORED_SIZE --
 -- Size and version of a row, by key id, partition and row id.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from ringcast_wire import limits
+from ringcast_wire import SchemaMode, limits
 
 from ringcast_config_service.repository import mapping, schemas
 from ringcast_config_service.repository.base import SERVICE, Authorship
@@ -12,6 +12,8 @@ from ringcast_config_service.repository.schemas import InForce, KeySchema, Schem
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 from ringcast_config_service.repository.sqlite.audit import add_facts
 from ringcast_config_service.repository.sqlite.session import Sessions
+from ringcast_config_service.repository.sqlite.writer import fill_heads
+from ringcast_config_service.repository.writes import NO_CAPS
 
 
 class SqliteSchemas:
@@ -60,7 +62,7 @@ def _change(db: sqlite3.Connection, store: str, change: SchemaChange, seen: Seen
     step = schemas.decide(place, newest, change)
     if newest is None:
         schemas.check_schema_count(place, db.execute(Sql.COUNT_SCHEMA_KEYS, (store, change.key)).fetchone()[0])
-    _, key_id, history, *_ = located
+    partition_count, key_id, history, *_ = located
     if step.enforces:
         if seen is None:
             raise schemas.SchemaRaceError
@@ -68,10 +70,14 @@ def _change(db: sqlite3.Connection, store: str, change: SchemaChange, seen: Seen
             step.checked(place, _written_since(db, key_id, history, seen))
     if step.is_new:
         words = store, change.key, step.version, step.kind, step.definition, by.author, by.reason
-        schema_id = db.execute(Sql.INSERT_SCHEMA, words).fetchone()[0]
+        schema_id = schemas.new_schema_id()
+        db.execute(Sql.INSERT_SCHEMA, (schema_id, *words))
         db.execute(Sql.FORGET_SCHEMAS, (store, change.key, step.version - limits.MAX_SCHEMA_VERSIONS))
     else:
         schema_id = db.execute(Sql.SCHEMA_ID, (store, change.key)).fetchone()[0]
+    if key_id is not None:  # also where it says so already: an older build may have made heads without
+        fill_heads(db, key_id, partition_count, NO_CAPS)
+        db.execute(Sql.SET_SCHEMA, (key_id, schema_id if step.mode is SchemaMode.ENFORCE else None))
     if step.changes:
         db.execute(Sql.SET_SCHEMA_MODE, (store, change.key, schema_id, step.mode))
         db.execute(Sql.RAISE_USABLE_FROM, (schemas.KNOWN_FROM,))

@@ -37,8 +37,11 @@ def write(db: sqlite3.Connection, requests: Sequence[WriteRequest], now_ms: int)
     key_ids = dict(state.keys)
     for key in plan.new_keys:
         key_ids[key] = db.execute(Sql.INSERT_KEY, (*key, state.histories[key])).fetchone()[0]
-        if budgets.has_limits(policy := state.policies[key.store]):
+        policy, schema_id = state.policies[key.store], state.schema_ids.get(key)
+        if budgets.has_limits(policy) or schema_id is not None:
             fill_heads(db, key_ids[key], state.partition_counts[key], budgets.least_caps(policy))
+        if schema_id is not None:
+            db.execute(Sql.SET_SCHEMA, (key_ids[key], schema_id))
     db.executemany(Sql.SET_CAP, ((key_ids[ref.key], ref.partition, *caps) for ref, caps in settled.caps.items()))
     db.executemany(Sql.SET_FREE, ((store, *free) for store, free in settled.free.items()))
     db.executemany(Sql.INSERT_MARK, ((*ref, *found, stamp_ms) for ref, found in plan.recorded.items()))
@@ -99,14 +102,13 @@ def _read_state(db: sqlite3.Connection, requests: Sequence[WriteRequest]) -> wri
             continue
         partition_count, key_id, history, *_ = found
         is_there = state.add_key(key, key_id, history, partition_count, mapping.deleted(found, *key))
-        if not is_there and key not in state.deleted and key.store not in state.key_counts:
+        if is_there or key in state.deleted:
+            continue
+        if key.store not in state.key_counts:
             state.key_counts[key.store] = db.execute(Sql.COUNT_KEYS, (key.store,)).fetchone()[0]
             state.policies[key.store] = mapping.to_policy(db.execute(Sql.GET_POLICY, (key.store,)).fetchone()[0])
         if (schema := db.execute(Sql.ENFORCED_SCHEMA, key).fetchone()) is not None:
             state.schema_ids[key] = schema[0]
-    for key in touched.unchecked_keys(requests, state):
-        version, *schema = db.execute(Sql.SCHEMA_TEXT, (state.schema_ids[key],)).fetchone()
-        state.schemas[key] = EnforcedSchema(f"{key.store}/{key.name}", version, to_value_schema(*schema))
     for store in {request.store.name for request in requests if not request.of_release}:
         found = db.execute(Sql.GET_POLICY, (store,)).fetchone()
         if found is not None and mapping.to_policy(found[0]).releases_only:
@@ -115,10 +117,15 @@ def _read_state(db: sqlite3.Connection, requests: Sequence[WriteRequest]) -> wri
         if (key_id := state.keys.get(ref.key)) is not None:
             found = db.execute(Sql.GET_HEAD, (key_id, ref.partition)).fetchone()
             if found:
-                *head, cap_rows, cap_bytes = found
+                *head, schema_id, cap_rows, cap_bytes = found
                 state.heads[ref] = writes.Head(*head)
+                if schema_id is not None:
+                    state.schema_ids[ref.key] = schema_id
                 if cap_rows is not None or cap_bytes is not None:
                     state.caps[ref] = writes.Caps(cap_rows, cap_bytes)
+    for key in touched.unchecked_keys(requests, state):
+        version, *schema = db.execute(Sql.SCHEMA_TEXT, (state.schema_ids[key],)).fetchone()
+        state.schemas[key] = EnforcedSchema(f"{key.store}/{key.name}", version, to_value_schema(*schema))
     statement = Sql.STORED_CONTENT if any(request.skip_unchanged for request in requests) else Sql.STORED_SIZE
     for row, partition in touched.touched_rows(requests).items():
         if (key_id := state.keys.get(row.key)) is not None:

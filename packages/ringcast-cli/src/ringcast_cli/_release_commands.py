@@ -1,4 +1,4 @@
-"""``ringcast release stage|list|show|diff|approve|revoke|publish|pause|resume|stop|wait|undo|drop``."""
+"""``ringcast release stage|list|show|diff|approve|revoke|publish|pause|resume|stop|wait|undo|rollback|drop``."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ from ringcast_cli._output import note, print_json, print_table, visible
 from ringcast_cli._reading import input_of, open_input, reading_options
 from ringcast_cli._release_output import document, print_release, print_row, proven_words, say, time_words
 from ringcast_cli._release_words import Waves, failure_words, state_words
+from ringcast_cli._rollback_command import rollback
 from ringcast_cli._source import BadLineError, InputError
 from ringcast_cli._sync_command import InputRows, difference_options
 
@@ -204,6 +205,7 @@ def diff(context: click.Context, store: str, number: int, conflicts: bool) -> No
 
 release.add_command(approve)
 release.add_command(revoke)
+release.add_command(rollback)
 
 
 @release.command()

@@ -51,6 +51,7 @@ from ringcast_client._records import (
     row_record,
 )
 from ringcast_client._release_proofs import ProofCalls
+from ringcast_client._release_rollback import RollbackCalls
 from ringcast_client._releases import ReleaseCalls
 from ringcast_client._requested_waits import patience
 from ringcast_client._reseal import Reseal, ResealResult
@@ -77,7 +78,15 @@ RowList = list[RowRecord]
 
 
 class ConfigServiceClient(
-    AuditCalls, DeadLetterCalls, PrincipalCalls, ReleaseCalls, ProofCalls, SchemaCalls, StatusCalls, StoreCalls
+    AuditCalls,
+    DeadLetterCalls,
+    PrincipalCalls,
+    ReleaseCalls,
+    ProofCalls,
+    RollbackCalls,
+    SchemaCalls,
+    StatusCalls,
+    StoreCalls,
 ):
     """Talks to the config service over gRPC.
 

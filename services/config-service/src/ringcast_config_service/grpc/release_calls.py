@@ -15,6 +15,7 @@ from ringcast_config_service.grpc.rows import authorship, row_input
 from ringcast_config_service.proofs import Proofs
 from ringcast_config_service.releases import Releases
 from ringcast_config_service.repository import Authorship, Certificate, Release, ReleaseRow, RowRelease
+from ringcast_config_service.repository.release_records import REMOVE
 from ringcast_config_service.writes.terms import KeyedRow
 
 
@@ -127,7 +128,7 @@ def _message(release: Release) -> pb.Release:
         changed_by=release.changed_by,
         change_reason=release.change_reason,
         changed_at_ms=release.changed_at_ms,
-        rows_kept=release.kept,
+        rows_kept=release.kept and release.work != REMOVE,
         problem=release.problem,
         proven_at_ms=release.proven_at_ms,
         proven_by=release.proven_by,

@@ -141,9 +141,10 @@ def _undo_step(sql: ReleaseStatements, release: Release, store: StoreRecord, gen
         return (yield from finish(sql, release, ReleaseState.UNDONE))
     keys = sorted({key for _, key, *_ in page})
     yield from check_keys(sql, release, keys)
+    now = dict((yield Ask(sql.same_again, (*place, release.reached, page[-1][0]))))
     rows = []
-    for at, key, partition, row_id, deletes, version, base, value, metadata, size in page:
-        condition = -version if deletes else version
+    for at, key, partition, row_id, deletes, _, base, value, metadata, size in page:
+        condition = -now[at] if deletes else now[at]
         before = value if base else None
         write = RowWrite(partition, row_id, before, unpack_metadata(metadata), size if base else 0, condition)
         rows.append((at, key, write))

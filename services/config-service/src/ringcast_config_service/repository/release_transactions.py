@@ -75,6 +75,7 @@ class ReleaseStatements(NamedTuple):
     schemas_since: str
     wave_page: str
     undo_page: str
+    same_again: str
     keep_old_rows: str
     keep_old_rows_of_wave: str
     release_partitions: str

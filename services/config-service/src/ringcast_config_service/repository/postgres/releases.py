@@ -53,6 +53,7 @@ _SQL: Final = ReleaseStatements(
     schemas_since=Sql.SCHEMAS_SINCE,
     wave_page=Sql.WAVE_PAGE,
     undo_page=Sql.UNDO_PAGE,
+    same_again=Sql.SAME_AGAIN,
     keep_old_rows=Sql.KEEP_OLD_ROWS,
     keep_old_rows_of_wave=Sql.KEEP_OLD_ROWS_OF_WAVE,
     release_partitions=Sql.RELEASE_PARTITIONS,

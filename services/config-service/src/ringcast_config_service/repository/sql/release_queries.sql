@@ -304,6 +304,30 @@ SELECT place, config_key, partition, row_id, deletes, version, base, old_value, 
 ) AS measured
 WHERE total <= $5::BIGINT OR total = old_size ORDER BY place DESC
 
+-- SAME_AGAIN --
+-- Of the rows before the place $3 and from $4 on that the release $2 of the store $1 has published: the version at which
+-- each is as that has left it. Another one than it was published with where later releases have changed the row and are
+-- undone: the first of them found it at that version, the next one at the version that this undo has written. One that
+-- was deleted has no version that a release could find: no other release may have deleted it in between.
+-- CROSS JOIN: so SQLite joins in this order, by the keys.
+WITH RECURSIVE same (place, config_key, row_id, deletes, version) AS (
+    SELECT place, config_key, row_id, value IS NULL, version FROM release_rows
+    WHERE store = $1 AND number = $2 AND place < $3 AND place >= $4 AND outcome = 'published'
+    UNION
+    SELECT s.place, s.config_key, s.row_id, s.deletes, t.undo_version
+    FROM same s CROSS JOIN releases r CROSS JOIN release_rows t
+    WHERE r.store = $1 AND r.number <> $2 AND r.undone > 0
+        AND t.store = r.store AND t.number = r.number AND t.config_key = s.config_key AND t.row_id = s.row_id
+        AND t.outcome = 'undone' AND t.undo_version > s.version AND t.base = CASE WHEN s.deletes THEN 0 ELSE s.version END
+        AND NOT (s.deletes AND EXISTS (
+            SELECT 1 FROM releases q CROSS JOIN release_rows x
+            WHERE q.store = $1 AND x.store = q.store AND x.number = q.number AND x.config_key = s.config_key
+                AND x.row_id = s.row_id AND x.outcome IN ('published', 'kept')
+                AND x.version > s.version AND x.version < t.version
+        ))
+)
+SELECT place, max(version) FROM same GROUP BY place
+
 -- KEEP_OLD_ROWS --
 -- Keeps what the rows behind the place $3 and up to $4 of the release $2 of the store $1 hold at their base.
 -- Of a version that is not the row's any more nothing is kept, and such a row is not published.

@@ -11,6 +11,7 @@ import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ringcast_testkit import attempt
 from ringcast_wire import InvalidInputError, RowRule, SchemaKind, limits, schemas
 from ringcast_wire.schemas import MAX_COST, MAX_DEPTH, MAX_PARTS, ValueSchema, broken, is_sealed, value_schema
 
@@ -78,6 +79,11 @@ def chained(count: int, times: int) -> dict[str, Any]:
     return {"$ref": "#/$defs/d0", "$defs": steps | {f"d{count}": {"type": "null"}}}
 
 
+@attempt(
+    "an administrator of a store",
+    "register a schema that has something fetched, refers to itself, backtracks or grows without end",
+    "refused before it is stored; what a check of a value costs is bounded",
+)
 @pytest.mark.parametrize(
     ("definition", "said"),
     [

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 from ringcast_config_service import value_schemas
+from ringcast_testkit import attempt
 from ringcast_wire import ErrorCode
 from ringcast_wire.grpc import error_from_rpc, pb
 
@@ -55,6 +56,11 @@ async def changes(service: Running, store: str, *values: str) -> list[pb.ChangeR
     return [result async for results in service.stub.Change(requests()) for result in results.results]
 
 
+@attempt(
+    "a writer of a store",
+    "write a value that breaks the schema of its key, on any way in",
+    "refused, naming row, version and rule; nothing is written",
+)
 async def test_every_way_in_refuses_what_breaks_the_schema(service: Running, store_name: str) -> None:
     await service.create(store_name)
     found = await register(service, store_name)

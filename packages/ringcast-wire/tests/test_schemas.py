@@ -79,6 +79,23 @@ def chained(count: int, times: int) -> dict[str, Any]:
     return {"$ref": "#/$defs/d0", "$defs": steps | {f"d{count}": {"type": "null"}}}
 
 
+def unevaluated(count: int, name: str, between: int = 0) -> dict[str, Any]:
+    """So many schemas, one in the other under this keyword, each of which asks what the inner ones have evaluated; and
+    so many ``allOf`` from one to the next."""
+    word = "unevaluatedItems" if name == "contains" else "unevaluatedProperties"
+    steps: dict[str, Any] = {}
+    schema: dict[str, Any] = {"additionalProperties": True}
+    for number in range(count):
+        for _ in range(between):
+            schema = {"allOf": [schema]}
+        if name == "$ref":
+            steps[f"d{number}"] = schema
+            schema = {name: f"#/$defs/d{number}", word: False}
+        else:
+            schema = {name: [schema] if name.endswith("Of") else schema, word: False}
+    return schema | ({"$defs": steps} if steps else {})
+
+
 @attempt(
     "an administrator of a store",
     "register a schema that has something fetched, refers to itself, backtracks or grows without end",
@@ -112,6 +129,9 @@ def chained(count: int, times: int) -> dict[str, Any]:
         (chained(14, 2), f"it has over {MAX_PARTS} parts, with what it refers to as often as it does"),
         ({"allOf": [{"pattern": f"a{n}"} for n in range(100)]}, f"it has over {MAX_PARTS} parts"),
         ({"patternProperties": {f"a{n}": {} for n in range(100)}}, f"it has over {MAX_PARTS} parts"),
+        *((unevaluated(20, name), f"it has over {MAX_PARTS} parts") for name in ("allOf", "anyOf", "oneOf")),
+        *((unevaluated(20, name), f"it has over {MAX_PARTS} parts") for name in ("not", "if", "contains", "$ref")),
+        (unevaluated(8, "allOf", 2), f"it has over {MAX_PARTS} parts"),
     ],
 )
 def test_what_is_no_schema_or_could_take_long_is_refused(definition: Any, said: str) -> None:
@@ -127,6 +147,25 @@ def test_what_is_no_schema_or_could_take_long_is_refused(definition: Any, said: 
 def test_what_is_no_regular_expression_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidInputError, match="is no regular expression that is matched in linear time"):
         ValueSchema(SchemaKind.REGEX, pattern)
+
+
+@pytest.mark.parametrize(("count", "between"), [(7, 0), (4, 2)])
+@pytest.mark.parametrize("name", ["allOf", "anyOf", "oneOf", "if", "$ref"])
+def test_what_is_unevaluated_takes_no_more_than_is_counted(name: str, count: int, between: int) -> None:
+    schema = made(unevaluated(count, name, between))
+    began_s = time.process_time()
+    assert schema.accepts('{"a": 1}')
+    assert time.process_time() - began_s < 1
+
+
+def test_objects_in_objects_may_all_be_closed_with_unevaluated_properties() -> None:
+    schema: dict[str, Any] = {"type": "integer"}
+    value = "1"
+    for _ in range(20):
+        schema = {"type": "object", "properties": {"a": schema}, "unevaluatedProperties": False}
+        value = f'{{"a": {value}}}'
+    assert made(schema).accepts(value)
+    assert not made(schema).accepts(value.replace("1", "null"))
 
 
 def test_a_name_of_a_property_is_no_keyword() -> None:

@@ -30,6 +30,10 @@ _PATTERN_PARTS: Final = 100
 """As how many parts a regular expression counts. One of :data:`_PATTERN_BYTES` takes up to 6 µs a byte of the value,
 other parts take up to 60 ns."""
 _FORMAT_PARTS: Final = 10
+_SAME_PLACE: Final = frozenset(
+    {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "contains", "$ref"}
+)
+"""Keywords whose schemas say what of a value ``unevaluatedProperties`` and ``unevaluatedItems`` beside them leave."""
 _PATTERN_BYTES: Final = 64 * limits.KIB
 """Of a compiled regular expression."""
 _MATCHER_BYTES: Final = limits.MIB
@@ -178,7 +182,15 @@ def _checked(definition: str) -> tuple[Any, int]:
         raise _wrong(f"it is no JSON ({error})") from error
     if not isinstance(schema, dict):
         raise _wrong("a JSON Schema is an object")
-    return schema, _Parts(schema).count(schema, 0, root=True)
+    return schema, _Parts(schema).count(schema, 0, root=True).parts
+
+
+class _Count(NamedTuple):
+    """Parts that a check goes through, and those that it takes to find out what of a value they have evaluated: for
+    that each schema in another is checked again, level by level."""
+
+    parts: int
+    again: int = 0
 
 
 class _Parts:
@@ -186,27 +198,36 @@ class _Parts:
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self._schema = schema
-        self._known: dict[str, tuple[int, int]] = {}
+        self._known: dict[str, tuple[_Count, int]] = {}
         self._open: set[str] = set()
         self._deepest = 0
 
-    def count(self, node: Any, depth: int, *, root: bool = False) -> int:
+    def count(self, node: Any, depth: int, *, root: bool = False) -> _Count:
         self._deepest = max(self._deepest, depth)
         if depth > MAX_DEPTH:
             raise _wrong(f"it is nested more than {MAX_DEPTH} deep, with what it refers to")
-        parts = 1
+        parts, again = 1, 0
         if isinstance(node, list):
-            parts += sum(self.count(each, depth + 1) for each in node)
+            for each in node:
+                found = self.count(each, depth + 1)
+                parts, again = parts + found.parts, again + found.again
         elif isinstance(node, dict):
             for name, each in node.items():
-                parts += self._entry(name, each, depth, root=root)
+                found = self._entry(name, each, depth, root=root)
+                parts += found.parts
+                if name in _SAME_PLACE:
+                    again += found.parts + found.again
+            if "unevaluatedProperties" in node or "unevaluatedItems" in node:
+                parts += again
         if parts > MAX_PARTS:
             raise _wrong(f"it has over {MAX_PARTS} parts, with what it refers to as often as it does")
-        return parts
+        return _Count(parts, again)
 
-    def _entry(self, name: str, value: Any, depth: int, *, root: bool) -> int:
+    def _entry(self, name: str, value: Any, depth: int, *, root: bool) -> _Count:
         if name == "patternProperties" and isinstance(value, dict):
-            return self.count(value, depth + 1) + _PATTERN_PARTS * len(value)
+            return _Count(self.count(value, depth + 1).parts + _PATTERN_PARTS * len(value))
+        if name == "dependentSchemas" and isinstance(value, dict):
+            return self.count([*value.values()], depth + 1)
         if not isinstance(value, str):
             return self.count(value, depth + 1)
         if name in _REFUSED or (name in {"$id", "id"} and not root and self._names_schemas(name)):
@@ -214,14 +235,14 @@ class _Parts:
         if name == "$ref":
             return self._reference(value, depth)
         if name == "pattern" or (name == "format" and value == "regex"):
-            return _PATTERN_PARTS
-        return _FORMAT_PARTS if name == "format" else 1
+            return _Count(_PATTERN_PARTS)
+        return _Count(_FORMAT_PARTS if name == "format" else 1)
 
     def _names_schemas(self, name: str) -> bool:
         """Whether entries of this name change what references refer to: ``id`` did so in draft 4."""
         return name == "$id" or "draft-04" in str(self._schema.get("$schema"))
 
-    def _reference(self, pointer: str, depth: int) -> int:
+    def _reference(self, pointer: str, depth: int) -> _Count:
         if not pointer.startswith("#"):
             raise _wrong(f"it refers to {shown(pointer)}: only references within it (#/...) are followed")
         if pointer in self._open:
@@ -230,15 +251,15 @@ class _Parts:
         if found is None:
             self._open.add(pointer)
             before, self._deepest = self._deepest, depth
-            parts = self.count(self._at(pointer), depth + 1)
-            found = self._known[pointer] = parts, self._deepest - depth
+            count = self.count(self._at(pointer), depth + 1)
+            found = self._known[pointer] = count, self._deepest - depth
             self._deepest = max(before, self._deepest)
             self._open.remove(pointer)
-        parts, levels = found
+        count, levels = found
         if depth + levels > MAX_DEPTH:
             raise _wrong(f"it is nested more than {MAX_DEPTH} deep, with what it refers to")
         self._deepest = max(self._deepest, depth + levels)
-        return parts
+        return count
 
     def _at(self, pointer: str) -> Any:
         found: Any = self._schema

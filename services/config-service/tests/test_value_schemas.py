@@ -164,6 +164,71 @@ async def test_a_bulk_load_is_held_to_a_schema_from_the_next_batch_on(service: R
     assert (results[1].written, [each.code for each in results[1].rejected]) == (1, ["SCHEMA"])
 
 
+class Watched:
+    """A schema that notes in which turn of the loop it is asked."""
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+        self.turn = 0
+        self.turns: list[int] = []
+
+    async def count(self) -> None:
+        while True:
+            self.turn += 1
+            await asyncio.sleep(0)
+
+    def accepts(self, value: str) -> bool:
+        self.turns.append(self.turn)
+        return bool(self._schema.accepts(value))
+
+    def problem(self, value: str) -> Any:
+        return self._schema.problem(value)
+
+
+@attempt(
+    "a writer of a store",
+    "have many values checked for long in one call, good ones and bad ones",
+    "others get their turn between one value and the next",
+)
+@pytest.mark.parametrize("way", ["plain", "rows", "commit", "stage", "changes"])
+async def test_others_get_their_turn_while_values_are_checked(
+    service: Running, store_name: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await service.create(store_name)
+    await register(service, store_name)
+    check = await service.app.core.schemas.check_of(store_name, "k")
+    watched = Watched(check._schema)
+    monkeypatch.setattr(check, "_schema", watched)
+    monkeypatch.setattr(value_schemas, "_AGE_S", 600.0)
+    monkeypatch.setattr(value_schemas, "_TURN_S", -1.0)
+    rows = [pb.RowWrite(row_id=f"r{n}", value=str(n), metadata={"a": "b"}, if_absent=True) for n in range(8)]
+    keyed = [pb.KeyedWrite(key="k", row=row) for row in rows]
+
+    async def plain() -> AsyncIterator[pb.WriteBatch]:
+        skip = pb.ON_INVALID_SKIP_ROW
+        ids, values = [row.row_id for row in rows], [*(row.value for row in rows[:-1]), "10"]
+        yield pb.WriteBatch(store=store_name, key="k", row_ids=ids, values=values, on_invalid=skip)
+
+    counting = asyncio.create_task(watched.count())
+    try:
+        match way:
+            case "plain":
+                (result,) = [result async for result in service.stub.Write(plain())]
+                assert (result.written, len(result.rejected)) == (7, 1)
+            case "rows":
+                await service.write(store_name, [*rows, pb.RowWrite(row_id="gone", delete=True)])
+            case "commit":
+                await service.stub.Commit(pb.CommitRequest(store=store_name, writes=keyed))
+            case "stage":
+                await service.stub.StageRelease(pb.StageReleaseRequest(store=store_name, stage_id="one", rows=keyed))
+            case "changes":
+                await changes(service, store_name, *(row.value for row in rows))
+    finally:
+        counting.cancel()
+    assert len(watched.turns) == 8, "each value is checked once"
+    assert len({*watched.turns}) == 8
+
+
 async def test_a_warning_is_counted_and_logged_and_written(
     service: Running, store_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -57,7 +57,7 @@ from ringcast_config_service.repository import (
 )
 from ringcast_config_service.repository.answers import named_bytes
 from ringcast_config_service.telemetry import Telemetry
-from ringcast_config_service.value_schemas import ValueSchemas
+from ringcast_config_service.value_schemas import CheckedValues, ValueSchemas
 from ringcast_config_service.writes.batches import (
     CheckedBatch,
     PlainRows,
@@ -144,7 +144,7 @@ class Handlers:
         record = await self._store(store)
         if not self._histories.is_open(store):
             await self._histories.open(store)
-        checks = await self._schemas.checks_of(store, (item.key for item in writes))
+        checks = await self._schemas.looked_at(store, ((key, row.value, row.metadata) for key, row in writes))
         requests, places = bundle(record, writes, terms, self._repository.histories.generation, checks)
         outcome = await self._writer.write_all(requests, caller)
         versions = dict(zip(places, outcome.versions, strict=True))
@@ -163,7 +163,7 @@ class Handlers:
         if row.value is not None:
             check_row_policy(row.row_id, size, record.policy.max_row_bytes)
         if (check := await self._schemas.check_of(store, key)) is not None and row.value is not None:
-            check.check(row.row_id, row.value, row.metadata)
+            (await check.look([(row.value, row.metadata)])).check(row.row_id, row.value, row.metadata)
         partition = row_partition(row.row_id, record.partition_count)
         metadata = dict(row.metadata) if row.metadata else None
         write = RowWrite(partition, row.row_id, row.value, metadata, size, row.condition)
@@ -204,9 +204,9 @@ class Handlers:
             raise InvalidInputError(
                 f"rows has {count} entries: 1 to {limits.MAX_BATCH_ROWS} are allowed in a batch", field="rows"
             )
-        check = await self._schemas.check_of(store, key)
+        check = await self._looked_at(store, key, rows)
         writes: Sequence[RowWrite] | None = None
-        if isinstance(rows, PlainRows) and (check is None or await check.accepts(rows.values)):
+        if isinstance(rows, PlainRows) and (check is None or not check.problems):
             writes = plain_writes(rows, record.partition_count, record.policy.max_row_bytes)
         repeated = 0
         rejected: list[Rejected] = []
@@ -235,6 +235,14 @@ class Handlers:
             schema_id=check.schema_id if check is not None else 0,
         )
         return CheckedBatch(request, repeated, rejected)
+
+    async def _looked_at(self, store: str, key: str, rows: Sequence[RowInput] | PlainRows) -> CheckedValues | None:
+        """How the values of a batch are for the schema of their key; ``None``: they are not checked."""
+        if (check := await self._schemas.check_of(store, key)) is None:
+            return None
+        if isinstance(rows, PlainRows):
+            return await check.look((value, None) for value in rows.values)
+        return await check.look((row.value, row.metadata) for row in rows)
 
     # Reads
 

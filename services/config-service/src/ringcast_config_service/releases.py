@@ -109,7 +109,7 @@ class Releases:
             raise InvalidInputError(
                 f"rows has {len(rows)} entries: at most {limits.MAX_BATCH_ROWS} are allowed in a batch", field="rows"
             )
-        checks = await self._schemas.checks_of(store, (key for key, _ in rows))
+        checks = await self._schemas.looked_at(store, ((key, row.value, row.metadata) for key, row in rows))
         checked = []
         total = 0
         for index, (key, row) in enumerate(rows):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final, NamedTuple
 
@@ -19,7 +19,7 @@ from ringcast_wire import (
     limits,
     names,
 )
-from ringcast_wire.schemas import Problem, ValueSchema, broken, value_schema
+from ringcast_wire.schemas import SEALED, Problem, ValueSchema, broken, is_sealed, value_schema
 
 from ringcast_config_service.repository import (
     SERVICE,
@@ -75,27 +75,28 @@ class ValueCheck:
         self._unlogged = 0
         self.schema_id = found.schema_id if found.mode is SchemaMode.ENFORCE else 0
 
-    def check(self, row_id: str, value: str, metadata: Mapping[str, str] | None) -> None:
-        """Refuses a value that breaks the schema, or takes note of it where nothing is enforced.
-
-        Raises:
-            InvalidInputError: it does, with the rule ``SCHEMA``.
-        """
-        if (problem := problem_of(self._schema, value, metadata)) is not None:
-            self._found_broken(row_id, problem)
-
-    async def accepts(self, values: Sequence[str]) -> bool:
-        """Whether values without metadata all keep to the schema; others get their turn while it takes long."""
+    async def look(self, rows: Iterable[tuple[str | None, Mapping[str, str] | None]]) -> CheckedValues:
+        """Checks values with their metadata (``None``: of a delete). While it takes long others get their turn: the
+        values of one batch may take many seconds."""
+        problems: dict[str, Problem] = {}
+        schema = self._schema
         pause_s = time.monotonic() + _TURN_S
-        for value in values:
-            if not self._schema.accepts(value):
-                return False
+        for value, metadata in rows:
+            if value is None or is_sealed(metadata):
+                continue
+            if not schema.accepts(value) and (problem := schema.problem(value)) is not None:
+                problems[value] = problem
             if time.monotonic() > pause_s:
                 await asyncio.sleep(0)
                 pause_s = time.monotonic() + _TURN_S
-        return True
+        return CheckedValues(self, problems)
 
-    def _found_broken(self, row_id: str, problem: Problem) -> None:
+    def found_broken(self, row_id: str, problem: Problem) -> None:
+        """Refuses a row that breaks the schema, or takes note of it where nothing is enforced.
+
+        Raises:
+            InvalidInputError: with the rule ``SCHEMA``.
+        """
         self._measures.schema_violations[self._store, str(self._found.mode)] += 1
         if self._found.mode is SchemaMode.ENFORCE:
             raise broken(f"{self._store}/{self._key}", self._found.version, row_id, problem)
@@ -113,6 +114,24 @@ class ValueCheck:
             unlogged=self._unlogged,
         )
         self._logged_at_s, self._unlogged = now_s, 0
+
+
+class CheckedValues(NamedTuple):
+    """What has come of a look at values: ``problems`` of those that break the schema."""
+
+    of: ValueCheck
+    problems: dict[str, Problem]
+
+    @property
+    def schema_id(self) -> int:
+        """As of :class:`ValueCheck`."""
+        return self.of.schema_id
+
+    def check(self, row_id: str, value: str, metadata: Mapping[str, str] | None) -> None:
+        """Raises as :meth:`ValueCheck.found_broken` where a value breaks the schema that was looked at."""
+        problem = SEALED if is_sealed(metadata) else self.problems.get(value)
+        if problem is not None:
+            self.of.found_broken(row_id, problem)
 
 
 class ValueSchemas:
@@ -137,10 +156,18 @@ class ValueSchemas:
             found = await self._read(store)
         return found[0].get(key)
 
-    async def checks_of(self, store: str, keys: Iterable[str]) -> dict[str, ValueCheck]:
-        """The same of several keys, without those that are not checked."""
-        found = {key: await self.check_of(store, key) for key in set(keys)}
-        return {key: check for key, check in found.items() if check is not None}
+    async def looked_at(
+        self, store: str, rows: Iterable[tuple[str, str | None, Mapping[str, str] | None]]
+    ) -> dict[str, CheckedValues]:
+        """Checks values of several keys (key, value, metadata); without those keys whose values are not checked."""
+        by_key: dict[str, list[tuple[str | None, Mapping[str, str] | None]]] = {}
+        for key, value, metadata in rows:
+            by_key.setdefault(key, []).append((value, metadata))
+        found: dict[str, CheckedValues] = {}
+        for key, values in by_key.items():
+            if (check := await self.check_of(store, key)) is not None:
+                found[key] = await check.look(values)
+        return found
 
     def forget(self, store: str) -> None:
         """The schemas of a store may have changed: the next write reads them."""

@@ -205,12 +205,12 @@ def _of_result(kind: str, result: Any) -> Answer:
                 )
             if not result:
                 return Answer(Outcome.NO_DATA, "it has no sample")
-            _, value = result[0]["value"]
+            pair = result[0]["value"]
         elif kind == "scalar":
-            _, value = result
+            pair = result
         else:
             return Answer(Outcome.WRONG, f"its result is a {shown(kind)}, and one number is allowed")
-        number = float(value)
+        number = float(msgspec.convert(pair, tuple[float, str])[1])
     except (LookupError, TypeError, ValueError):
         return Answer(Outcome.NO_ANSWER, "the answer is not that of a Prometheus")
     if number == 1:

@@ -64,8 +64,7 @@ class PromqlSettings:
             not host
             or login
             or parts.scheme not in {"http", "https"}
-            or parts.query
-            or parts.fragment
+            or not {"?", "#"}.isdisjoint(self.url)
             or len(self.url) > _MAX_URL
         ):
             raise ConfigError(

@@ -95,6 +95,10 @@ format: setup ## Format Python and Rust, and mend what ruff can
 demo: setup ## Show the main job on this machine: a list shared out, changes, a worker killed and replaced
 	@$(PYTHON) -m demo
 
+.PHONY: demo-release
+demo-release: setup ## Show releases: a bad list is refused, a worse one undone by itself, a good one proven
+	@$(PYTHON) -m demo.release
+
 .PHONY: demo-spark
 demo-spark: setup ## Bring half a million real IP ranges into a store by Spark, change 1 %, and stream the changes out
 	@$(PYTHON) -m demo.spark

@@ -44,13 +44,23 @@ class Ringcast:
         self.service = service
         self._environment = {**os.environ, "RINGCAST_SERVERS": servers, "RINGCAST_SERVICE": service}
 
-    def __call__(self, *words: str | Path) -> Any:
-        """Runs one command with --json and returns what it said."""
-        command = [sys.executable, "-m", "ringcast_cli", *map(str, words), "--json"]
-        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)  # noqa: S603
+    def __call__(self, *words: str | Path, lines: bool = False) -> Any:
+        """Runs one command with --json and returns what it said; with ``lines``, a list of what each line said."""
+        done = self._run(*words, "--json")
         if done.returncode != 0:
             raise SystemExit(f"demo: `ringcast {' '.join(map(str, words))}` failed: {done.stderr.strip()}")
-        return json.loads(done.stdout)
+        return [json.loads(line) for line in done.stdout.splitlines()] if lines else json.loads(done.stdout)
+
+    def refused(self, *words: str | Path) -> str:
+        """Runs a command that has to fail, and returns why it did."""
+        done = self._run(*words)
+        if done.returncode == 0:
+            raise SystemExit(f"demo: `ringcast {' '.join(map(str, words))}` was to fail: {done.stdout.strip()}")
+        return done.stderr.strip()
+
+    def _run(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "ringcast_cli", *map(str, words)]
+        return subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)  # noqa: S603
 
 
 @asynccontextmanager

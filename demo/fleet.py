@@ -39,7 +39,9 @@ class Member:
 class Fleet:
     """All worker processes of a store; use as an async context manager."""
 
-    def __init__(self, servers: str, store: str, keys: list[str], partition_count: int) -> None:
+    def __init__(
+        self, servers: str, store: str, keys: list[str], partition_count: int, application: str = "demo.worker"
+    ) -> None:
         self.members: dict[str, Member] = {}
         self.on_update: Callable[[], None] = lambda: None
         self.failure: str | None = None
@@ -48,6 +50,7 @@ class Fleet:
         self._started = 0
         self._everything = frozenset(range(partition_count))
         self._words = [servers, store]
+        self._application = application
         self._heard: dict[tuple[str, str, int], list[tuple[str, int]]] = {}
 
     async def __aenter__(self) -> Fleet:
@@ -63,9 +66,9 @@ class Fleet:
     async def start(self, worker_id: str) -> None:
         """Starts a worker process; it owns nothing yet when this returns."""
         servers, store = self._words
-        script = Path(__file__).with_name("worker.py")
+        words = ["-m", self._application, servers, worker_id, store, *self.keys]
         process = await asyncio.create_subprocess_exec(
-            sys.executable, script, servers, worker_id, store, *self.keys, stdin=PIPE, stdout=PIPE, limit=_LINE_LIMIT
+            sys.executable, *words, stdin=PIPE, stdout=PIPE, limit=_LINE_LIMIT, cwd=Path(__file__).parents[1]
         )
         member = self.members[worker_id] = Member(worker_id, process, self._started)
         self._started += 1

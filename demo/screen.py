@@ -22,11 +22,12 @@ _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
 class Screen:
     """Prints to a terminal; in a pipe, plain lines without the live table."""
 
-    def __init__(self, *, picture: Path | None = None) -> None:
+    def __init__(self, *, picture: Path | None = None, title: str = "make demo") -> None:
         self.console = Console(record=picture is not None, highlight=False)
         if picture or not self.console.is_terminal:
             self.console.width = _WIDTH
         self._picture = picture
+        self._title = title
         self._live = Live(console=self.console, auto_refresh=False, transient=True)
         self._step = 0
 
@@ -39,7 +40,7 @@ class Screen:
         self._live.stop()
         if self._picture is not None:
             # Without the web fonts that rich names: a picture must not load anything.
-            picture = re.sub(r"@font-face \{.*?\}\s*", "", self.console.export_svg(title="make demo"), flags=re.DOTALL)
+            picture = re.sub(r"@font-face \{.*?\}\s*", "", self.console.export_svg(title=self._title), flags=re.DOTALL)
             self._picture.write_text(picture, encoding="utf-8")
 
     def step(self, title: str) -> None:
@@ -87,5 +88,6 @@ def figures_table(figures: dict[str, object]) -> Group:
     """The closing table."""
     table = Table("figure", "value", box=box.SIMPLE_HEAD)
     for name, value in figures.items():
-        table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value))
+        shown = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
+        table.add_row(name, f"{shown:,}" if isinstance(shown, int) else str(shown))
     return Group(Text(), table)

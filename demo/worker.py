@@ -76,9 +76,9 @@ async def obey(application: Application) -> None:
             report("dumped")
 
 
-async def main() -> None:
+async def main(application: Application) -> None:
+    """Runs an application with what the command line names: servers, the worker's id, a store and its keys."""
     servers, worker_id, store, *keys = sys.argv[1:]
-    application = Application()
     worker = ringcast.Worker(
         servers=servers,
         store=store,
@@ -95,4 +95,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(Application()))

@@ -19,6 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 NO_INTERPRETER = 69  # the same number stands in ./pants
 DAEMON_STOP_S = 20.0
+DAEMON_LATE = "seconds while waiting for pantsd to start"
+DAEMON_STARTS = 5
+"""How often Pants may wait for its daemon, for a minute each: on a busy machine one is not enough."""
 REFUSED = "DependencyRuleActionDeniedError"
 
 PERMITTED = ("packages/ringcast-wire/src/ringcast_wire", "ringcast_core")
@@ -55,7 +58,11 @@ def plant(tree: Path, directory: str, module: str) -> str:
 def ask_pants(tree: Path, path: str) -> subprocess.CompletedProcess[str]:
     """What Pants says to a file of the tree. Its daemon remembers the tree for the next question."""
     words = ["./pants", "--pantsd", f"--pants-subprocessdir={tree / '.pids'}", "dependencies", path]
-    return subprocess.run(words, cwd=tree, capture_output=True, text=True, check=False)
+    for _ in range(DAEMON_STARTS):
+        answer = subprocess.run(words, cwd=tree, capture_output=True, text=True, check=False)
+        if answer.returncode == 0 or DAEMON_LATE not in answer.stderr:
+            break
+    return answer
 
 
 def stop_daemon(tree: Path) -> None:

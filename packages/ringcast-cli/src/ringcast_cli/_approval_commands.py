@@ -10,7 +10,7 @@ from ringcast_client import ReleaseInfo
 from ringcast_cli._client import service_client
 from ringcast_cli._config import CliConfig
 from ringcast_cli._options import settings_of, shared_options
-from ringcast_cli._output import print_json, visible
+from ringcast_cli._output import counted, print_json, visible
 from ringcast_cli._release_words import approval_words
 
 
@@ -57,5 +57,5 @@ def _say(info: ReleaseInfo, config: CliConfig) -> None:
         return
     count = len(info.approvals)
     words = approval_words(count, info.approvals_needed) or "none more is needed"
-    has = "1 approval" if count == 1 else f"{count} approvals"
+    has = counted(count, "approval")
     click.echo(f"release {info.number} of {visible(info.store)} has {has}: {words}")

@@ -27,6 +27,11 @@ def visible(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def counted(count: int, what: str) -> str:
+    """A number of things, of which ``what`` names one."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def print_table(columns: list[str], rows: list[list[str]], *, right: frozenset[int] = frozenset()) -> None:
     """A small table; columns whose numbers are in ``right`` are right-aligned."""
     console().print(make_table(columns, rows, right=right))

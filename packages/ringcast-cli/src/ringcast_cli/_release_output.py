@@ -11,7 +11,7 @@ from ringcast_client import ReleaseCertificate, ReleaseInfo, ReleaseRowInfo
 from ringcast_wire import ReleaseOutcome, ReleaseState
 
 from ringcast_cli._config import CliConfig
-from ringcast_cli._output import print_json, print_table, visible
+from ringcast_cli._output import counted, print_json, print_table, visible
 from ringcast_cli._release_words import approval_words, failure_words, gate_words, state_words
 
 _MAX_SHOWN_CHARS: Final = 200
@@ -46,13 +46,9 @@ def proven_words(info: ReleaseInfo, certificate: ReleaseCertificate) -> str:
     """What a certificate says, in short."""
     workers = {worker.worker_id for key in certificate.keys for worker in key.workers}
     revisions = sum(len(key.revisions) for key in certificate.keys)
-    by = f"{_counted(len(workers), 'worker')} of {_counted(len(certificate.keys), 'key')}"
-    where = f"{_counted(revisions, 'partition')} written"
+    by = f"{counted(len(workers), 'worker')} of {counted(len(certificate.keys), 'key')}"
+    where = f"{counted(revisions, 'partition')} written"
     return f"release {info.number} of {visible(info.store)} is proven: applied by {by}, {where}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def print_release(info: ReleaseInfo, certificate: ReleaseCertificate | None, config: CliConfig) -> None:
@@ -73,7 +69,7 @@ def print_release(info: ReleaseInfo, certificate: ReleaseCertificate | None, con
         click.echo(_line("changed", info.changed_at_ms, info.changed_by, info.change_reason))
     if info.rollout is not None:
         waves = zip(info.rollout.waves, info.rollout.partitions, strict=True)
-        click.echo("waves " + ", ".join(f"{percent} % ({_counted(count, 'partition')})" for percent, count in waves))
+        click.echo("waves " + ", ".join(f"{percent} % ({counted(count, 'partition')})" for percent, count in waves))
         for condition in info.rollout.gate.promql:
             click.echo(f"condition {visible(condition)}")
         if info.state is ReleaseState.PUBLISHING and (waits := gate_words(info.rollout)):

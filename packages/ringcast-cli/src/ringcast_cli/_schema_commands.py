@@ -16,7 +16,7 @@ from ringcast_cli._client import service_client
 from ringcast_cli._config import CliConfig
 from ringcast_cli._formats import Parsed
 from ringcast_cli._options import settings_of, shared_options
-from ringcast_cli._output import note, print_json, print_table, visible
+from ringcast_cli._output import counted, note, print_json, print_table, visible
 from ringcast_cli._reading import input_of, open_input, reading_options
 from ringcast_cli._source import BadLineError, InputError, open_source
 
@@ -98,7 +98,7 @@ def check(context: click.Context, store: str, key: str, file: str | None, schema
             where = f"at {row.where}" if row.where else "as a whole"
             rule = f" (rule {row.rule})" if row.rule else ""
             click.echo(visible(f"{shown(row.row_id)} {where}{rule}: {row.reason}: {row.found}"))
-        click.echo(f"{_rows(report.rows)} of {store}/{key}: {report.broken} break the schema")
+        click.echo(f"{counted(report.rows, 'row')} of {store}/{key}: {report.broken} break the schema")
     return codes.SKIPPED if report.broken else codes.OK
 
 
@@ -211,7 +211,7 @@ def validate(
     else:
         for line in result.first:
             click.echo(visible(line))
-        words = f"{_rows(result.rows)}: {result.broken} break the schema"
+        words = f"{counted(result.rows, 'row')}: {result.broken} break the schema"
         click.echo(words + (f", {result.malformed} malformed" if result.malformed else ""))
     return codes.SKIPPED if result.broken or result.malformed else codes.OK
 
@@ -284,10 +284,6 @@ def _say(store: str, found: SchemaInfo, config: CliConfig) -> None:
 
 def _mode(found: SchemaInfo) -> str:
     return "replaced" if found.mode is None else str(found.mode)
-
-
-def _rows(count: int) -> str:
-    return "1 row" if count == 1 else f"{count} rows"
 
 
 def _when(at_ms: int) -> str:

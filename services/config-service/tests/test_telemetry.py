@@ -168,6 +168,9 @@ async def test_what_happens_is_counted(
     assert value(samples, "config_service_connected", to="database") == 1
     assert value(samples, "config_service_outbox_depth") == 0
     assert value(samples, "config_service_outbox_age_seconds") == 0
+    # An increase is seen only of a series that is there before.
+    for reason in ("went_back", "forked", "stream_lost", "operator"):
+        assert value(samples, "config_service_histories_total", reason=reason) == 0
 
 
 async def test_labels_are_few_whatever_is_asked_for(

@@ -25,6 +25,7 @@ CALLOUTS = (
     *("too_large", "malformed", "late", "busy"),
 )
 PROMQL_OUTCOMES = tuple(map(str, Outcome))
+HISTORY_REASONS = ("went_back", "forked", "stream_lost", "operator")
 RELEASE_STATES = (*map(str, ReleaseState), "halted")
 LOGIN_FILES = ("tokens", "worker_tokens", "issuers")
 _FETCH_KINDS = (names.FETCH_BATCH, names.FETCH_FULL, names.FETCH_HEADS)
@@ -59,7 +60,7 @@ class Measures:
         self.schema_violations: Counter[tuple[str, str]] = Counter()
         """Rows with values that break the schema of their key, by store and mode."""
         self.refusals = Refusals()
-        self.histories: Counter[str] = Counter({"went_back": 0, "forked": 0, "operator": 0})
+        self.histories: Counter[str] = Counter(dict.fromkeys(HISTORY_REASONS, 0))
         self.dead_letters: Counter[tuple[str, str]] = Counter()
         """Dead letters by store, and by what operators had done with them."""
         self.callouts: Counter[str] = Counter(dict.fromkeys(CALLOUTS, 0))

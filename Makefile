@@ -139,6 +139,12 @@ simulate: setup ## Run SEEDS=10000 seeds of the simulation, from FIRST=0; SEED=n
 chaos: setup ## Do many real faults to a system under load and judge it (CHAOS="--faults 64 --seed 1 --kinds …")
 	@$(PYTHON) -W ignore -m tests.integration.faults $(CHAOS)
 
+DRILLS ?=
+
+.PHONY: drills
+drills: setup ## Cause every shipped alert by a real fault, with a real Prometheus (DRILLS="--only RingcastWorkerDown", "--list")
+	@$(PYTHON) -W ignore -m tests.integration.drills $(DRILLS)
+
 # --- What ships, and what is generated.
 
 .PHONY: wheels

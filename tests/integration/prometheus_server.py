@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
@@ -13,14 +15,23 @@ from tests.integration.needed_tools import needed_tool
 
 
 class PrometheusServer(ManagedServer):
-    """Scrapes ten times a second what :meth:`scrape` names. Its data outlives a restart."""
+    """Runs a ``configuration``; without one it scrapes ten times a second what :meth:`scrape` names.
 
-    def __init__(self, directory: Path) -> None:
+    Its data outlives a restart. ``flags`` are further words of its command.
+    """
+
+    def __init__(
+        self, directory: Path, configuration: Mapping[str, Any] | None = None, *, flags: tuple[str, ...] = ()
+    ) -> None:
         install = "build-support/bin/install-prometheus puts it there"
         self._binary = needed_tool("PROMETHEUS", "prometheus", install=install)
         self._data, self._config = directory / "data", directory / "prometheus.json"
+        self._flags = flags
         self._port = ReservedPort()
-        self.scrape()
+        if configuration is None:
+            self.scrape()
+        else:
+            self._config.write_text(json.dumps(configuration))  # JSON is YAML
 
     @property
     def url(self) -> str:
@@ -31,11 +42,11 @@ class PrometheusServer(ManagedServer):
         """The address to scrape of each job, from the next start on."""
         jobs = [{"job_name": job, "static_configs": [{"targets": [address]}]} for job, address in targets.items()]
         words = {"scrape_interval": "100ms", "scrape_timeout": "100ms"}
-        self._config.write_text(json.dumps({"global": words, "scrape_configs": jobs}))  # JSON is YAML
+        self._config.write_text(json.dumps({"global": words, "scrape_configs": jobs}))
 
     def start(self) -> None:
         """Starts the server and returns once it serves."""
-        words = [f"--config.file={self._config}", f"--storage.tsdb.path={self._data}"]
+        words = [f"--config.file={self._config}", f"--storage.tsdb.path={self._data}", *self._flags]
         words += [f"--web.listen-address={self._port.address}", f"--web.console.libraries={self._data}"]
         process = ManagedProcess("prometheus", [self._binary, *words, f"--web.console.templates={self._data}"])
         self._process = process
@@ -43,5 +54,13 @@ class PrometheusServer(ManagedServer):
 
     def ask(self, expression: str) -> list[str]:
         """The values of what it answers."""
-        with urlopen(f"{self.url}/api/v1/query?{urlencode({'query': expression})}", timeout=10) as answer:
-            return [sample["value"][1] for sample in json.load(answer)["data"]["result"]]
+        return [sample["value"][1] for sample in self.samples(expression)]
+
+    def samples(self, expression: str) -> Any:
+        """What it answers, with labels."""
+        return self.get("query", query=expression)["result"]
+
+    def get(self, path: str, **words: str) -> Any:
+        """The data of an answer of its API."""
+        with urlopen(f"{self.url}/api/v1/{path}?{urlencode(words)}", timeout=10) as answer:
+            return json.load(answer)["data"]

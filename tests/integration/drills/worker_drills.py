@@ -1,0 +1,85 @@
+"""Faults of workers: their processes, and their applications."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from ringcast_wire import names
+
+from tests.integration.drills.application import HOLD
+from tests.integration.drills.drill import drill
+from tests.integration.drills.site import GATEWAY, KEY, Shape, Site
+from tests.integration.faults.arena import off
+
+LATE = (
+    "RingcastDeliveryBudgetBurnsFast",
+    "RingcastDeliveryBudgetBurns",
+    "RingcastLag",
+    "RingcastChangesLate",
+    "RingcastWorkerStale",
+)
+"""What late changes bring about, whatever makes them late."""
+GONE = ("RingcastPartitionsWithoutOwner", "RingcastWorkerDown", "RingcastWorkerLost", *LATE)
+"""What workers bring about that are killed."""
+
+
+@drill(
+    "RingcastWorkerDown",
+    "RingcastWorkerLost",
+    companions=("RingcastPartitionsWithoutOwner", *LATE),
+    shape=Shape.SMALL,
+)
+async def worker_killed(site: Site) -> AsyncGenerator[None, None]:
+    """SIGKILL to one worker of three.
+
+    It is started again.
+    """
+    worker = site.workers["gateway-0"]
+    await off(worker.kill)
+    yield
+    await site.started(worker)
+
+
+@drill("RingcastChangesDropped", shape=Shape.SMALL)
+async def handler_raises(site: Site) -> AsyncGenerator[None, None]:
+    """The handler raises for one row, each time that it is called.
+
+    The row gets a value that the handler takes.
+    """
+    row_id = await site.put(GATEWAY, "fail")
+    yield
+    await site.put(GATEWAY, "good", row_id)
+
+
+@drill(
+    "RingcastHandlerStalled",
+    "RingcastChangesLate",
+    "RingcastWorkerStale",
+    companions=(
+        "RingcastDeliveryBudgetBurnsFast",
+        "RingcastDeliveryBudgetBurns",
+        "RingcastLag",
+        "RingcastRedeliveries",
+    ),
+    shape=Shape.SMALL,
+)
+async def handler_hangs(site: Site) -> AsyncGenerator[None, None]:
+    """The handler does not return from one row, and more changes of the row come meanwhile.
+
+    It returns.
+    """
+    async with site.file(HOLD):
+        row_id = await site.put(GATEWAY, "hold")
+        await site.put(GATEWAY, "behind it", row_id)
+        yield
+
+
+@drill("RingcastUnreadableEvents", shape=Shape.SMALL)
+async def event_of_a_stranger(site: Site) -> AsyncGenerator[None, None]:
+    """Something that is no event is published on a subject of the store.
+
+    It was only one.
+    """
+    async with site.bus() as bus:
+        await bus.jetstream().publish(names.notify_subject(GATEWAY, KEY, 0), b"no event")
+    yield

@@ -80,6 +80,7 @@ class Bench:
     clock_ms: itertools.count[int] = field(default_factory=lambda: itertools.count(1_000))
 
     STEPS_BACK: ClassVar = {
+        14: ("release_numbers.pinned",),
         13: ("partitions.schema_id", "value_schemas", "schema_modes"),
         12: ("partitions.releases_only", "releases.digest", "release_approvals"),
         11: ("schema_version.usable_from",),

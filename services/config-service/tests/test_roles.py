@@ -69,6 +69,7 @@ REQUESTS: dict[str, Any] = {
     **dict.fromkeys(("PauseRelease", "ResumeRelease", "StopRelease"), pb.ChangeReleaseRequest(store="s", number=1)),
     "UndoRelease": pb.ChangeReleaseRequest(store="s", number=1),
     "DropRelease": pb.ChangeReleaseRequest(store="s", number=1),
+    **dict.fromkeys(("PinRelease", "UnpinRelease"), pb.ChangeReleaseRequest(store="s", number=1)),
     "ProveRelease": pb.ProveReleaseRequest(store="s", number=1),
     "GetReleaseCertificate": pb.GetReleaseRequest(store="s", number=1),
     "ListRowReleases": pb.ListRowReleasesRequest(store="s", key="k", row_id="a"),

@@ -34,6 +34,7 @@ from ringcast_cli._approval_commands import approve, revoke
 from ringcast_cli._client import service_client
 from ringcast_cli._options import Duration, patience_option, settings_of, shared_options
 from ringcast_cli._output import note, print_json, print_table, visible
+from ringcast_cli._pin_commands import pin, unpin
 from ringcast_cli._reading import input_of, open_input, reading_options
 from ringcast_cli._release_output import document, print_release, print_row, proven_words, say, time_words
 from ringcast_cli._release_words import Waves, failure_words, state_words
@@ -150,7 +151,7 @@ def list_releases(context: click.Context, store: str, limit: int) -> None:
         return
     rows = []
     for one in found:
-        state = state_words(one.state, one.rollout)
+        state = state_words(one.state, one.rollout) + (", pinned" if one.pinned else "")
         rows.append([str(one.number), state, str(one.rows), time_words(one.staged_at_ms), one.author, one.reason])
     print_table(["release", "state", "rows", "staged", "by", "reason"], rows, right=frozenset({0, 2}))
 
@@ -205,6 +206,8 @@ def diff(context: click.Context, store: str, number: int, conflicts: bool) -> No
 
 release.add_command(approve)
 release.add_command(revoke)
+release.add_command(pin)
+release.add_command(unpin)
 release.add_command(rollback)
 
 

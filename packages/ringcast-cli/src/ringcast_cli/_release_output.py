@@ -78,6 +78,8 @@ def print_release(info: ReleaseInfo, certificate: ReleaseCertificate | None, con
             click.echo(failure_words(info.rollout))
     if info.proven_at_ms:
         click.echo(f"proven {time_words(info.proven_at_ms)}: every worker had applied it")
+    if info.pinned:
+        click.echo("pinned: its rows, and those of all releases after it, are kept")
     if not info.rows_kept:
         click.echo("its rows are removed: it can't be undone")
     if info.problem:

@@ -44,7 +44,8 @@ class ReleaseInfo:
     ``proven_by``: the instance of the config service that proved it; neither is known in a list. ``rollout``: its
     waves, and how far they are; ``None``: it is published all at once. ``digest``: of what is staged; empty where an
     older build of the service has staged it. ``approvals``: the first first, and ``approvals_needed``: how many the
-    policy of the store wants now; neither is known in a list.
+    policy of the store wants now; neither is known in a list. ``pinned``: its rows, and those of all releases after
+    it, are kept, however old they become.
     """
 
     store: str
@@ -70,6 +71,7 @@ class ReleaseInfo:
     digest: str = ""
     approvals: tuple[ReleaseApprovalInfo, ...] = ()
     approvals_needed: int = 0
+    pinned: bool = False
 
     @property
     def is_paused(self) -> bool:
@@ -163,6 +165,7 @@ def release_info(release: pb.Release) -> ReleaseInfo:
         release.digest,
         tuple(ReleaseApprovalInfo(each.principal, each.approved_at_ms, each.reason) for each in release.approvals),
         release.approvals_needed,
+        release.pinned,
     )
 
 

@@ -298,6 +298,26 @@ class ReleaseCalls:
         request = pb.ChangeReleaseRequest(store=store, number=release_number(number), reason=check_why(reason))
         return release_info(await self._again(self._calls.rpc.DropRelease, request))
 
+    async def pin_release(self, store: str, number: int, *, reason: str | None = None) -> ReleaseInfo:
+        """Keeps the rows of a release and of all after it, however old they become, so that they can be undone.
+
+        A store has one pin: it takes the place of the one that was there. The same again changes nothing.
+
+        Raises:
+            ConditionFailedError: it is not published, or its rows, or those of one after it, are removed already.
+        """
+        request = pb.ChangeReleaseRequest(store=store, number=release_number(number), reason=check_why(reason))
+        return release_info(await self._again(self._calls.rpc.PinRelease, request))
+
+    async def unpin_release(self, store: str, number: int, *, reason: str | None = None) -> ReleaseInfo:
+        """Takes the pin of a release back; nothing if no release is pinned.
+
+        Raises:
+            ConditionFailedError: another release is pinned.
+        """
+        request = pb.ChangeReleaseRequest(store=store, number=release_number(number), reason=check_why(reason))
+        return release_info(await self._again(self._calls.rpc.UnpinRelease, request))
+
     async def follow_release(
         self, store: str, number: int, *, on_progress: Callable[[ReleaseInfo], None] = lambda _: None
     ) -> ReleaseInfo:

@@ -91,6 +91,8 @@ RULES: Final[dict[str, Rule]] = {
     "StopRelease": Rule(Role.WRITER),
     "UndoRelease": Rule(Role.WRITER),
     "DropRelease": Rule(Role.WRITER),
+    "PinRelease": Rule(Role.WRITER),
+    "UnpinRelease": Rule(Role.WRITER),
     "ProveRelease": Rule(Role.READER),
     "GetReleaseCertificate": Rule(Role.READER),
     "ListRowReleases": Rule(Role.READER),

@@ -209,6 +209,14 @@ class Releases:
         """Drops a release that is not published."""
         return self._begun(await self._releases.drop(names.check_name("store", store), number, by), by)
 
+    async def pin(self, store: str, number: int, by: Authorship) -> Release:
+        """Keeps the rows of a release and of all after it."""
+        return await self._releases.pin(names.check_name("store", store), number, by)
+
+    async def unpin(self, store: str, number: int, by: Authorship) -> Release:
+        """Takes that back."""
+        return await self._releases.unpin(names.check_name("store", store), number, by)
+
     def _begun(self, release: Release, by: Authorship) -> Release:
         if release.work:
             log.info(

@@ -907,7 +907,7 @@ class Committed(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class Release(_message.Message):
-    __slots__ = ("store", "number", "state", "rows", "bytes", "published", "undone", "skipped", "keys", "author", "reason", "staged_at_ms", "changed_by", "change_reason", "changed_at_ms", "rows_kept", "problem", "proven_at_ms", "proven_by", "rollout", "digest", "approvals", "approvals_needed")
+    __slots__ = ("store", "number", "state", "rows", "bytes", "published", "undone", "skipped", "keys", "author", "reason", "staged_at_ms", "changed_by", "change_reason", "changed_at_ms", "rows_kept", "problem", "proven_at_ms", "proven_by", "rollout", "digest", "approvals", "approvals_needed", "pinned")
     STORE_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -931,6 +931,7 @@ class Release(_message.Message):
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     APPROVALS_FIELD_NUMBER: _ClassVar[int]
     APPROVALS_NEEDED_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
     store: str
     number: int
     state: ReleaseState
@@ -954,7 +955,8 @@ class Release(_message.Message):
     digest: str
     approvals: _containers.RepeatedCompositeFieldContainer[ReleaseApproval]
     approvals_needed: int
-    def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., state: _Optional[_Union[ReleaseState, str]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., published: _Optional[int] = ..., undone: _Optional[int] = ..., skipped: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[ReleaseKey, _Mapping]]] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., staged_at_ms: _Optional[int] = ..., changed_by: _Optional[str] = ..., change_reason: _Optional[str] = ..., changed_at_ms: _Optional[int] = ..., rows_kept: _Optional[bool] = ..., problem: _Optional[str] = ..., proven_at_ms: _Optional[int] = ..., proven_by: _Optional[str] = ..., rollout: _Optional[_Union[ReleaseRollout, _Mapping]] = ..., digest: _Optional[str] = ..., approvals: _Optional[_Iterable[_Union[ReleaseApproval, _Mapping]]] = ..., approvals_needed: _Optional[int] = ...) -> None: ...
+    pinned: bool
+    def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., state: _Optional[_Union[ReleaseState, str]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., published: _Optional[int] = ..., undone: _Optional[int] = ..., skipped: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[ReleaseKey, _Mapping]]] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., staged_at_ms: _Optional[int] = ..., changed_by: _Optional[str] = ..., change_reason: _Optional[str] = ..., changed_at_ms: _Optional[int] = ..., rows_kept: _Optional[bool] = ..., problem: _Optional[str] = ..., proven_at_ms: _Optional[int] = ..., proven_by: _Optional[str] = ..., rollout: _Optional[_Union[ReleaseRollout, _Mapping]] = ..., digest: _Optional[str] = ..., approvals: _Optional[_Iterable[_Union[ReleaseApproval, _Mapping]]] = ..., approvals_needed: _Optional[int] = ..., pinned: _Optional[bool] = ...) -> None: ...
 
 class ReleaseApproval(_message.Message):
     __slots__ = ("principal", "approved_at_ms", "reason")

@@ -244,6 +244,16 @@ class ConfigServiceStub:
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.SerializeToString,
                 response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
                 _registered_method=True)
+        self.PinRelease = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/PinRelease',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+                _registered_method=True)
+        self.UnpinRelease = channel.unary_unary(
+                '/ringcast.config.v1.ConfigService/UnpinRelease',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+                _registered_method=True)
         self.ProveRelease = channel.unary_unary(
                 '/ringcast.config.v1.ConfigService/ProveRelease',
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ProveReleaseRequest.SerializeToString,
@@ -600,6 +610,21 @@ class ConfigServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PinRelease(self, request, context):
+        """Keeps the rows of a published release, and of all with a higher number, however old they become: the store can be
+        brought back to it. A store has one pin: another release takes the place of the one that was pinned.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnpinRelease(self, request, context):
+        """Takes that back. CONDITION_FAILED if another release is pinned.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ProveRelease(self, request, context):
         """Asks the workers of its keys once whether they have applied a release, and stores what that proves. A call takes a
         few seconds at most; one that is proven stays so, and nobody is asked again.
@@ -881,6 +906,16 @@ def add_ConfigServiceServicer_to_server(servicer, server):
             ),
             'DropRelease': grpc.unary_unary_rpc_method_handler(
                     servicer.DropRelease,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.Release.SerializeToString,
+            ),
+            'PinRelease': grpc.unary_unary_rpc_method_handler(
+                    servicer.PinRelease,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.Release.SerializeToString,
+            ),
+            'UnpinRelease': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnpinRelease,
                     request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.FromString,
                     response_serializer=ringcast__wire_dot___proto_dot_config__pb2.Release.SerializeToString,
             ),
@@ -2067,6 +2102,60 @@ class ConfigService:
             request,
             target,
             '/ringcast.config.v1.ConfigService/DropRelease',
+            ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PinRelease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/PinRelease',
+            ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnpinRelease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/UnpinRelease',
             ringcast__wire_dot___proto_dot_config__pb2.ChangeReleaseRequest.SerializeToString,
             ringcast__wire_dot___proto_dot_config__pb2.Release.FromString,
             options,

@@ -87,6 +87,12 @@ class ReleaseCalls(ConfigServiceServicer):
     async def DropRelease(self, request: pb.ChangeReleaseRequest, context: Context) -> pb.Release:
         return await _changed(self._releases.drop, request, context)
 
+    async def PinRelease(self, request: pb.ChangeReleaseRequest, context: Context) -> pb.Release:
+        return await _changed(self._releases.pin, request, context)
+
+    async def UnpinRelease(self, request: pb.ChangeReleaseRequest, context: Context) -> pb.Release:
+        return await _changed(self._releases.unpin, request, context)
+
     async def ProveRelease(self, request: pb.ProveReleaseRequest, context: Context) -> pb.ReleaseProof:
         proof = await answer(context, self._proofs.prove(request.store, request.number))
         certificate = None if proof.certificate is None else _certificate(proof.certificate)
@@ -136,6 +142,7 @@ def _message(release: Release) -> pb.Release:
         digest=release.digest or "",
         approvals=[pb.ReleaseApproval(**approval._asdict()) for approval in release.approvals],
         approvals_needed=release.approvals_needed,
+        pinned=release.pinned,
     )
 
 

@@ -84,6 +84,7 @@ class Release:
     proven_by: str = ""
     approvals: tuple[Approval, ...] = ()
     approvals_needed: int = 0
+    pinned: bool = False
 
     @property
     def place(self) -> str:
@@ -300,6 +301,20 @@ class ReleaseRepository(Protocol):
 
         Raises:
             ConditionFailedError: it is in a state in which it can't be.
+        """
+
+    async def pin(self, store: str, number: int, by: Authorship) -> Release:
+        """Keeps the rows of a published release and of all after it; it takes the place of the one that was pinned.
+
+        Raises:
+            ConditionFailedError: it is not published, or some of these rows are removed.
+        """
+
+    async def unpin(self, store: str, number: int, by: Authorship) -> Release:
+        """Takes that back; nothing if none is pinned.
+
+        Raises:
+            ConditionFailedError: another one is pinned.
         """
 
     async def revisions(self, store: str, number: int) -> list[KeyRevisions]:

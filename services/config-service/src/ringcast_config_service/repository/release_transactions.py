@@ -45,6 +45,10 @@ class ReleaseStatements(NamedTuple):
     get_store: str
     raise_usable_from: str
     next_release: str
+    lock_release_pin: str
+    get_release_pin: str
+    set_release_pin: str
+    first_removed_release: str
     count_open_releases: str
     insert_release: str
     find_stage: str

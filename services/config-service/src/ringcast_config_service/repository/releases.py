@@ -41,6 +41,7 @@ from ringcast_config_service.repository.packing import pack_metadata, unpack_met
 from ringcast_config_service.repository.release_approvals import HOST, check_approved, digest_after, with_approvals
 from ringcast_config_service.repository.release_checks import check_values
 from ringcast_config_service.repository.release_draw import draw
+from ringcast_config_service.repository.release_pins import check_room, with_pin
 from ringcast_config_service.repository.release_proofs import with_proof
 from ringcast_config_service.repository.release_records import (
     PUBLISH,
@@ -85,7 +86,8 @@ def stage(sql: ReleaseStatements, store: StoreRecord, batch: StageBatch, by: Aut
     Raises:
         InvalidInputError: the release is complete, or another principal's; or the batch is not the next one, or is
             stored with other rows, or a row comes twice.
-        LimitExceededError: there are too many open releases, or the release has too many rows or bytes.
+        LimitExceededError: there are too many open releases, or too many since the pinned one, or the release has too
+            many rows or bytes.
     """
     yield Ask(sql.lock_store_name, (store.name,))
     found = yield Ask(sql.get_store, (store.name,))
@@ -139,6 +141,7 @@ def _staging(sql: ReleaseStatements, store: str, batch: StageBatch, by: Authorsh
         # Another call may have created it while this one waited for the number.
         found = yield Ask(sql.find_stage, (store, batch.stage_id))
         if not found:
+            yield from check_room(sql, store, number)
             ((opened,),) = yield Ask(sql.count_open_releases, (store,))
             if opened >= limits.MAX_OPEN_RELEASES:
                 raise LimitExceededError(
@@ -327,6 +330,7 @@ def expire(sql: ReleaseStatements, staged_ms: int, done_ms: int) -> Transaction[
         return None
     store, number = found[0]
     records = yield Ask(sql.lock_release, (store, number))
+    yield Ask(sql.lock_release_pin, (store,))
     still = yield Ask(sql.old_releases, (staged_ms, done_ms, limits.MAX_KEPT_RELEASES))
     if (store, number) not in {tuple(record) for record in still}:
         return None  # somebody has changed it meanwhile
@@ -362,6 +366,7 @@ def get(sql: ReleaseStatements, store: str, number: int) -> Transaction[Release]
     yield from check_store(sql, store)
     release = to_only_release((yield Ask(sql.get_release, (store, number))), store, number)
     release = yield from with_approvals(sql, (yield from with_keys(sql, release)))
+    (release,) = yield from with_pin(sql, store, [release])
     return (yield from with_proof(sql, release))
 
 
@@ -369,7 +374,7 @@ def listed(sql: ReleaseStatements, store: str, before: int, limit: int) -> Trans
     """Releases below a number, the newest first, without their keys."""
     yield from check_store(sql, store)
     found = yield Ask(sql.list_releases, (store, before, limit))
-    return [to_release(record) for record in found]
+    return (yield from with_pin(sql, store, [to_release(record) for record in found]))
 
 
 def rows(

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ringcast_wire import DEFAULT_GATE, KeyCertificate, ReleaseGate
 
-from ringcast_config_service.repository import release_approvals, release_proofs, release_waves, releases
+from ringcast_config_service.repository import release_approvals, release_pins, release_proofs, release_waves, releases
 from ringcast_config_service.repository.base import Authorship, StoreRecord
 from ringcast_config_service.repository.release_records import (
     Certificate,
@@ -94,6 +94,12 @@ class TransactedReleases(ABC):
 
     async def drop(self, store: str, number: int, by: Authorship) -> Release:
         return await self._call(lambda: releases.drop(self._sql, store, number, by))
+
+    async def pin(self, store: str, number: int, by: Authorship) -> Release:
+        return await self._call(lambda: release_pins.pin(self._sql, store, number, by))
+
+    async def unpin(self, store: str, number: int, by: Authorship) -> Release:
+        return await self._call(lambda: release_pins.unpin(self._sql, store, number, by))
 
     async def revisions(self, store: str, number: int) -> list[KeyRevisions]:
         return await self._read(lambda: release_proofs.revisions(self._sql, store, number))

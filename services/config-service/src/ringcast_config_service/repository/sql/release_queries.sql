@@ -51,6 +51,23 @@ SELECT name FROM stores WHERE name = $1 {for_share}
 INSERT INTO release_numbers (store, last) VALUES ($1, 1)
 ON CONFLICT (store) DO UPDATE SET last = release_numbers.last + 1 RETURNING last
 
+-- LOCK_RELEASE_PIN --
+-- The release of the store $1 that is pinned. It stays so, and none is added or expires, before the transaction ends.
+SELECT pinned FROM release_numbers WHERE store = $1 {for_update}
+
+-- GET_RELEASE_PIN --
+-- The release of the store $1 that is pinned.
+SELECT pinned FROM release_numbers WHERE store = $1
+
+-- SET_RELEASE_PIN --
+-- Pins the release $2 of the store $1, null for none.
+UPDATE release_numbers SET pinned = $2::BIGINT WHERE store = $1
+
+-- FIRST_REMOVED_RELEASE --
+-- The first release of the store $1 with a number from $2 on that was published and has its rows no longer.
+SELECT min(number) FROM releases
+WHERE store = $1 AND number >= $2 AND state IN ('published', 'stopped', 'undone') AND (NOT kept OR work = 'remove')
+
 -- COUNT_OPEN_RELEASES --
 -- How many releases of the store $1 are neither done nor dropped.
 SELECT count(*) FROM releases WHERE store = $1 AND state IN ('staging', 'staged', 'publishing', 'undoing')
@@ -102,13 +119,15 @@ SELECT found.state, count(*) FROM (
 
 -- OLD_RELEASES --
 -- Releases that have been staged for $1 ms, or done for $2 ms, or are done and older than the newest $3 of their store,
--- and still have their rows.
+-- and still have their rows. Those that are done stay from the pinned one on.
 SELECT store, number FROM releases
 WHERE kept AND work = '' AND (
     (state IN ('staging', 'staged') AND staged_at_ms <= {now_ms} - $1::BIGINT)
     OR (state IN ('published', 'stopped', 'undone') AND (
         changed_at_ms <= {now_ms} - $2::BIGINT
         OR number <= (SELECT n.last FROM release_numbers n WHERE n.store = releases.store) - $3::BIGINT
+    ) AND NOT EXISTS (
+        SELECT 1 FROM release_numbers n WHERE n.store = releases.store AND n.pinned <= releases.number
     ))
 )
 ORDER BY changed_at_ms LIMIT 100

@@ -193,10 +193,12 @@ CREATE TABLE IF NOT EXISTS maintenance (
     until_ms BIGINT NOT NULL,
     done_ms BIGINT NOT NULL
 );
--- The last number of a release that each store has given. Its row is locked while a release is added.
+-- The last number of a release that each store has given. Its row is locked while a release is added, pinned or expires.
+-- pinned: the release whose rows are kept, with those of all after it; null for none.
 CREATE TABLE IF NOT EXISTS release_numbers (
     store {text} PRIMARY KEY,
-    last BIGINT NOT NULL
+    last BIGINT NOT NULL,
+    pinned BIGINT
 );
 
 -- Releases. state is how far one is, work what is to be done with its rows ('publish', 'undo' or 'remove', '' for

@@ -221,3 +221,8 @@ CREATE TABLE IF NOT EXISTS schema_modes (
     PRIMARY KEY (store, config_key)
 );
 UPDATE schema_version SET version = 13 WHERE version = 12
+
+-- UPGRADE_14 --
+-- Releases can be pinned.
+ALTER TABLE release_numbers ADD COLUMN {if_not_exists} pinned BIGINT;
+UPDATE schema_version SET version = 14 WHERE version = 13

@@ -125,9 +125,10 @@ async def test_a_pin_and_a_release_that_expires_do_not_both_win(bench: Bench) ->
     for number in range(3, 23):
         await publish(bench, number)
         await bench.execute(f"UPDATE releases SET changed_at_ms = changed_at_ms - {2 * DAY_MS} WHERE number = {number}")
-        expired, pin = await asyncio.gather(
+        both: Any = await asyncio.gather(
             bench.repo.releases.expire(DAY_MS, DAY_MS), bench.repo.releases.pin("s", number, BY), return_exceptions=True
         )
+        expired, pin = both
         if isinstance(pin, ConditionFailedError):
             assert getattr(expired, "number", None) == number
             await work(bench, number)

@@ -161,6 +161,30 @@ async def test_a_bucket_that_is_full(nats_server: NatsServer, monkeypatch: pytes
         assert await store.get("a") == ("a", b"v" * 2000, revision, False)
 
 
+async def test_a_lease_goes_on_in_a_bucket_that_is_full(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server takes a message in place of one that is not smaller: the numbers in its headers may not grow."""
+    monkeypatch.setattr("ringcast_meta._nats.bucket.MAX_BUCKET_BYTES", 8192)
+    connection = await nats.connect(nats_server.url)
+    store = NatsKvStore(connection, "cluster")
+    await store.create_bucket()
+    async with store.lease(600) as lease:
+        revision = await store.create("a", b"v", lease=lease)
+        for size in (1000, 100, 1):
+            for number in range(100):
+                try:
+                    await store.create(f"b.{size}.{number}", b"v" * size)
+                except LimitExceededError:
+                    break
+            else:
+                pytest.fail("the bucket is not full")
+        for _ in range(100):
+            assert await store._kept.refresh(lease.id)
+        assert await store.get("a") == ("a", b"v", revision, True)
+    await connection.close()
+
+
 # ---- permissions
 
 _READS = [

@@ -6,7 +6,7 @@ import logging
 from typing import Any, cast
 
 import pytest
-from ringcast._bus.multi_get import Found
+from ringcast._bus.buckets import Found
 from ringcast._coordination import group_seals
 from ringcast._coordination.group_seals import GroupSeals
 from ringcast_wire import EventLog, GroupSeal, encode_record
@@ -19,11 +19,16 @@ async def test_a_seal_that_cannot_be_read_is_told_of_once_until_it_can_be(
 ) -> None:
     records: dict[str, bytes] = {"a": b"{", "b": b"{", "c": GOOD}
 
-    async def read(*_: Any) -> dict[str, Found]:
-        return {key: Found(1, data, 0.0) for key, data in records.items()}
+    class Kept:
+        """A bucket that has these records, and all buckets."""
 
-    monkeypatch.setattr(group_seals, "read_entries", read)
-    seals = GroupSeals(cast(Any, None), "s", EventLog(logging.getLogger("seals")))
+        def bucket(self, _name: str) -> Kept:
+            return self
+
+        async def read(self, *_: Any) -> dict[str, Found]:
+            return {key: Found(1, data, 0.0) for key, data in records.items()}
+
+    seals = GroupSeals(cast(Any, Kept()), "s", EventLog(logging.getLogger("seals")))
 
     async def told() -> int:
         caplog.clear()

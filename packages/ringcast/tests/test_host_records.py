@@ -13,6 +13,7 @@ import nats
 import pytest
 from nats.js.api import KeyValueConfig
 from ringcast._bus.bus import connected
+from ringcast._bus.kv import NatsBuckets
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import worker_log
@@ -32,7 +33,10 @@ class Host:
         self.name, self.js = name, js
         self.living: set[tuple[str, str]] = set()
         self.records = HostRecords(
-            cast("Any", SimpleNamespace(bus=bus, agent_id="agent", log=LOG)), name, LEASE, lambda: self.living
+            cast("Any", SimpleNamespace(buckets=NatsBuckets(bus), agent_id="agent", log=LOG)),
+            name,
+            LEASE,
+            lambda: self.living,
         )
 
     async def register(self, worker_id: str, *capabilities: str) -> None:

@@ -9,8 +9,9 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from ringcast._bus.buckets import ConflictError
 from ringcast._bus.bus import NotFoundError, RejectedError, StoredMessage
-from ringcast._bus.kv import Bucket, ConflictError
+from ringcast._bus.kv import NatsBucket, NatsBuckets
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import worker_log
 from ringcast._coordination import duplicate_id
@@ -85,7 +86,7 @@ class Records:
         self.membership.nodes.replace({})
         self.membership.leases.replace({})
         self.records = KeyRecords(
-            Bucket(cast(Any, self.bus), names.nodes_bucket("s")),
+            NatsBucket(cast(Any, self.bus), names.nodes_bucket("s")),
             self.membership,
             msgspec.structs.replace(CONFIG, **settings),
             "i",
@@ -275,7 +276,7 @@ async def written(records: FullRecords, bus: KvBus) -> None:
 @pytest.mark.parametrize("answered", [True, False])
 async def test_a_worker_of_a_full_store_deletes_its_records_when_it_leaves(answered: bool) -> None:
     bus = KvBus()
-    records = FullRecords(cast(Any, bus), CONFIG, NoLease(), "i", LOG)
+    records = FullRecords(NatsBuckets(cast(Any, bus)), CONFIG, NoLease(), "i", LOG)
     bus.unanswered = "" if answered else NODE
     await written(records, bus)
     await records.leave()
@@ -284,13 +285,13 @@ async def test_a_worker_of_a_full_store_deletes_its_records_when_it_leaves(answe
 
 async def test_a_worker_of_a_full_store_that_never_wrote_leaves_nothing() -> None:
     bus = KvBus()
-    await FullRecords(cast(Any, bus), CONFIG, NoLease(), "i", LOG).leave()
+    await FullRecords(NatsBuckets(cast(Any, bus)), CONFIG, NoLease(), "i", LOG).leave()
     assert bus.written == []
 
 
 async def test_a_worker_of_a_full_store_leaves_the_record_of_another_process_alone() -> None:
     bus = KvBus()
-    records = FullRecords(cast(Any, bus), CONFIG, NoLease(), "i", LOG)
+    records = FullRecords(NatsBuckets(cast(Any, bus)), CONFIG, NoLease(), "i", LOG)
     bus.unanswered = NODE
     await written(records, bus)
     bus.put(NODE, encode_record(NodeRecord(slot=0, lease="w", incarnation="other")))
@@ -313,7 +314,7 @@ class Check:
 
     def __init__(self) -> None:
         self.reader, self.lease, self.made = Reader(), NoLease(), Records()
-        nodes = Bucket(cast(Any, self.made.bus), names.nodes_bucket("s"))
+        nodes = NatsBucket(cast(Any, self.made.bus), names.nodes_bucket("s"))
         self.check = DuplicateIdCheck(nodes, self.made.membership, cast(Any, self.reader), self.lease, CONFIG, "i", LOG)
 
     def other(self, *, alive: bool, incarnation: str = "other") -> None:

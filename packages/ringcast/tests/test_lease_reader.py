@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import nats
 import pytest
-from ringcast._bus.bus import Bus, Message, connected
-from ringcast._bus.kv import Bucket
+from ringcast._bus.bus import Bus, connected
+from ringcast._bus.kv import NatsBucket, NatsBuckets
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import worker_log
@@ -21,6 +21,7 @@ from ringcast._protocol.lease_reading import MOST_READ, LeaseReadings
 from ringcast._protocol.membership import Membership
 from ringcast_testkit import PATIENCE_S, NatsServer
 from ringcast_wire import LeaseRecord, NodeRecord, encode_record, limits, names
+from ringcast_wire.buckets import BucketAnswer
 
 if TYPE_CHECKING:
     from .conftest import Store
@@ -47,7 +48,9 @@ async def reading(
     records = [NodeRecord(slot=slot, lease=lease, incarnation="i") for slot, lease in enumerate(leases)]
     entries = {f"k.{record.lease}": Entry(1, encode_record(record)) for record in records}
     membership.nodes.replace(entries)
-    reader = LeaseReader(connection, readings, lambda: leases[0], changed, worker_log(logging.getLogger("ringcast")))
+    reader = LeaseReader(
+        NatsBuckets(connection), readings, lambda: leases[0], changed, worker_log(logging.getLogger("ringcast"))
+    )
     task = asyncio.create_task(reader.run())
     try:
         yield membership, reader
@@ -66,7 +69,7 @@ async def until(changed: asyncio.Event, condition: Callable[[], bool]) -> None:
 
 async def test_as_many_as_there_may_be_are_read_in_one_answer(connection: Bus, store_name: str) -> None:
     leases = [f"{store_name}-{number}" for number in range(limits.MAX_WORKERS_PER_KEY)]
-    bucket = Bucket(connection, names.LEASES_BUCKET)
+    bucket = NatsBucket(connection, names.LEASES_BUCKET)
     await asyncio.gather(*(bucket.put(lease, VALUE, last=0) for lease in leases))
     changed = asyncio.Event()
     async with reading(connection, leases, changed.set) as (membership, _):
@@ -76,7 +79,7 @@ async def test_as_many_as_there_may_be_are_read_in_one_answer(connection: Bus, s
 
 async def test_what_was_given_back_or_never_was_has_ended(connection: Bus, store_name: str) -> None:
     own, back, never = (f"{store_name}-{name}" for name in ("own", "back", "never"))
-    bucket = Bucket(connection, names.LEASES_BUCKET)
+    bucket = NatsBucket(connection, names.LEASES_BUCKET)
     await bucket.put(own, VALUE, last=0)
     await bucket.delete(back, last=await bucket.put(back, VALUE, last=0))
     changed = asyncio.Event()
@@ -90,7 +93,7 @@ async def test_what_was_given_back_or_never_was_has_ended(connection: Bus, store
 async def test_what_is_no_lease_is_not_asked_for(connection: Bus, store_name: str) -> None:
     """One such record made each question of every worker one that the server refuses."""
     own, other = f"{store_name}-own", f"{store_name}-other"
-    bucket = Bucket(connection, names.LEASES_BUCKET)
+    bucket = NatsBucket(connection, names.LEASES_BUCKET)
     for lease in (own, other):
         await bucket.put(lease, VALUE, last=0)
     changed = asyncio.Event()
@@ -111,30 +114,32 @@ async def test_where_there_is_no_lease_at_all_nothing_is_decided(connection: Bus
         assert not membership.complete
         assert not membership.ended(other)
         assert not readings.reports
-        bucket = Bucket(connection, names.LEASES_BUCKET)
+        bucket = NatsBucket(connection, names.LEASES_BUCKET)
         await bucket.put(own, VALUE, last=0)
         await until(changed, lambda: membership.complete)
         assert membership.ended(other)
 
 
-async def test_an_answer_that_is_not_whole_is_not_taken(connection: Bus, store_name: str) -> None:
+async def test_an_answer_that_is_not_whole_is_not_taken(
+    connection: Bus, store_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A message of it gets lost where the server drops what a slow client does not take."""
     leases = [f"{store_name}-{number}" for number in range(9)]
-    bucket = Bucket(connection, names.LEASES_BUCKET)
+    bucket = NatsBucket(connection, names.LEASES_BUCKET)
     for lease in leases:
         await bucket.put(lease, VALUE, last=0)
     changed, dropped = asyncio.Event(), 0
-    async with reading(connection, leases, changed.set) as (membership, reader):
-        take = reader._on_message
+    take = BucketAnswer.take
 
-        async def lossy(msg: Message) -> None:
-            nonlocal dropped
-            if not dropped and (msg.headers or {}).get("Nats-Subject", "").endswith("-3"):
-                dropped += 1
-                return
-            await take(msg)
+    def take_some(self: BucketAnswer, headers: Mapping[str, str], data: bytes) -> bool:
+        nonlocal dropped
+        if not dropped and headers.get("Nats-Subject", "").endswith("-3"):
+            dropped += 1
+            return False
+        return take(self, headers, data)
 
-        reader._on_message = lossy  # type: ignore[method-assign]
+    monkeypatch.setattr(BucketAnswer, "take", take_some)
+    async with reading(connection, leases, changed.set) as (membership, _):
         await until(changed, lambda: membership.complete)
         assert dropped == 1
         assert all(membership.alive(lease) for lease in leases)

@@ -14,6 +14,7 @@ from nats.js.api import KeyValueConfig
 from nats.js.errors import NoKeysError, NotFoundError
 from nats.js.kv import KeyValue
 from ringcast._bus.bus import Bus, connected
+from ringcast._bus.kv import NatsBuckets
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._common.config import WorkerConfig
 from ringcast._common.lasting import first_error
@@ -58,7 +59,9 @@ class Store:
         config = WorkerConfig(store=self.name, keys=(KEY,), worker_id=worker_id)
         record = LeaseRecord(incarnation=f"{worker_id}-i", host="h", pid=1, started_at_ms=1)
         settings = StoreSettings(partition_count=PARTITIONS)
-        return MigratingStore(self.bus, config, settings, record=record, participant=cast("Any", participant), log=LOG)
+        return MigratingStore(
+            NatsBuckets(self.bus), config, settings, record=record, participant=cast("Any", participant), log=LOG
+        )
 
     async def table(self) -> Table | None:
         try:

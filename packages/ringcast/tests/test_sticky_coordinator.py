@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 
 import nats
 import pytest
+from ringcast._bus.buckets import ConflictError
 from ringcast._bus.bus import Bus, connected
-from ringcast._bus.kv import Bucket, ConflictError
+from ringcast._bus.kv import NatsBucket, NatsBuckets
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import worker_log
@@ -221,7 +222,7 @@ class Fleet:
         application = Application(name, self.court)
         record = LeaseRecord(incarnation=f"{name}-{incarnation}", host="h", pid=1, started_at_ms=1)
         coordinator = StickyCoordinator(
-            bus, config, PARTITIONS, record=record, participant=application, log=LOG, times=self.times
+            NatsBuckets(bus), config, PARTITIONS, record=record, participant=application, log=LOG, times=self.times
         )
         application.coordinator = coordinator
         _: Coordinator = coordinator
@@ -283,7 +284,7 @@ async def test_a_worker_that_is_cut_off_stops_at_its_fence_and_others_take_over(
 async def test_a_drained_worker_serves_until_the_next_is_prepared(fleet: Fleet) -> None:
     node, _ = [await fleet.start(name) for name in "ab"]
     await fleet.until_shared(a=3, b=3)
-    bucket = Bucket(node.bus, names.wishes_bucket(fleet.store))
+    bucket = NatsBucket(node.bus, names.wishes_bucket(fleet.store))
     revision = await write_wishes(bucket, KEY, Wishes(drains=frozenset("b")), PARTITIONS, last=0)
     assert revision is not None
     await fleet.until_shared(a=6)
@@ -297,7 +298,7 @@ async def test_wishes_that_can_not_be_read_leave_those_of_before_in_force(
 ) -> None:
     node, _ = [await fleet.start(name) for name in "ab"]
     await fleet.until_shared(a=3, b=3)
-    bucket = Bucket(node.bus, names.wishes_bucket(fleet.store))
+    bucket = NatsBucket(node.bus, names.wishes_bucket(fleet.store))
     revision = await write_wishes(bucket, KEY, Wishes(drains=frozenset("b")), PARTITIONS, last=0)
     await fleet.until_shared(a=6)
     revision = await bucket.put(names.wishes_key(KEY), b'{"drains": 1}', last=revision or 0)
@@ -357,7 +358,7 @@ async def test_the_last_worker_leaves_without_waiting(fleet: Fleet) -> None:
     await fleet.until_shared(a=6)
     async with asyncio.timeout(PATIENCE_S):  # it would take longer if it waited for another to prepare
         await node.leaves()
-    bucket = Bucket(node.bus, names.owners_bucket(fleet.store))
+    bucket = NatsBucket(node.bus, names.owners_bucket(fleet.store))
     session, state = (await bucket.get(names.session_key("a")), await bucket.get(names.state_key(KEY, "a")))
     assert session is not None
     assert session.value is None
@@ -392,7 +393,7 @@ async def test_a_process_whose_session_another_has_taken_stops(fleet: Fleet) -> 
     await fleet.until_shared(a=6)
     config = WorkerConfig(store=fleet.store, keys=(KEY,), servers=(f"nats://127.0.0.1:{fleet.port}",))
     other = await fleet.stack.enter_async_context(connected(NatsBus.prepared, config, LOG))
-    bucket = Bucket(other, names.owners_bucket(fleet.store))
+    bucket = NatsBucket(other, names.owners_bucket(fleet.store))
     record = LeaseRecord(incarnation="x", host="h", pid=2, started_at_ms=1)
     await _write_over(bucket, names.session_key("a"), encode_record(record))
     with pytest.raises(ExceptionGroup) as caught:
@@ -402,7 +403,7 @@ async def test_a_process_whose_session_another_has_taken_stops(fleet: Fleet) -> 
     assert node.coordinator.begin_call(KEY, 0) is None
 
 
-async def _write_over(bucket: Bucket, name: str, value: bytes | None) -> int:
+async def _write_over(bucket: NatsBucket, name: str, value: bytes | None) -> int:
     """Writes over an entry (``None``: deletes it), though its worker may be faster now and then."""
     for _ in range(20):
         entry = await bucket.get(name)
@@ -420,7 +421,7 @@ async def test_tokens_outlive_their_table(fleet: Fleet, wreck: bytes | None, cap
     nodes = [await fleet.start(name) for name in "ab"]
     await fleet.until_shared(a=3, b=3)
     before = dict(fleet.court.owner)
-    bucket, name = Bucket(nodes[0].bus, names.owners_bucket(fleet.store)), names.table_key(KEY)
+    bucket, name = NatsBucket(nodes[0].bus, names.owners_bucket(fleet.store)), names.table_key(KEY)
     await _write_over(bucket, name, wreck)
     await fleet.court.until(lambda: all(fleet.court.owner[n][0] > before[n][0] for n in range(PARTITIONS)))
     await fleet.until_shared(a=3, b=3)
@@ -443,7 +444,7 @@ async def test_a_worker_that_does_not_prepare_is_passed_over(fleet: Fleet, caplo
 async def test_records_that_can_not_be_read_do_no_harm(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
     node = await fleet.start("a")
     await fleet.until_shared(a=6)
-    bucket = Bucket(node.bus, names.owners_bucket(fleet.store))
+    bucket = NatsBucket(node.bus, names.owners_bucket(fleet.store))
     await bucket.put(names.state_key(KEY, "bad"), b"{", last=0)
     await bucket.put(names.session_key("bad"), b"{", last=0)
     await fleet.start("b")
@@ -471,7 +472,7 @@ async def test_a_worker_whose_answer_was_lost_goes_on_with_its_session(fleet: Fl
     """The server has a refresh that the worker does not know of: the next one is refused, and is no other's."""
     node = await fleet.start("a")
     await fleet.until_shared(a=6)
-    bucket = Bucket(node.bus, names.owners_bucket(fleet.store))
+    bucket = NatsBucket(node.bus, names.owners_bucket(fleet.store))
     before = dict(fleet.court.owner)
     entry = await bucket.get(names.session_key("a"))
     assert entry is not None
@@ -488,7 +489,7 @@ async def test_a_session_that_the_server_lost_is_over(fleet: Fleet, value: bytes
     node = await fleet.start("a")
     await fleet.until_shared(a=6)
     before = dict(fleet.court.owner)
-    bucket = Bucket(node.bus, names.owners_bucket(fleet.store))
+    bucket = NatsBucket(node.bus, names.owners_bucket(fleet.store))
     await _write_over(bucket, names.session_key("a"), value)
     await fleet.court.until(lambda: all(fleet.court.owner[n][0] > before[n][0] for n in range(PARTITIONS)))
     await fleet.until_shared(a=6)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from ringcast._bus.bus import Bus, connected
-from ringcast._bus.kv import Bucket
+from ringcast._bus.kv import NatsBucket, NatsBuckets
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import worker_log
@@ -32,11 +32,11 @@ async def bus(shared_nats: NatsServer, store_of_owners: str) -> AsyncIterator[Bu
 
 
 async def test_many_are_read_in_several_answers_each_with_the_own_entry(bus: Bus, store_of_owners: str) -> None:
-    bucket = Bucket(bus, names.owners_bucket(store_of_owners))
+    bucket = NatsBucket(bus, names.owners_bucket(store_of_owners))
     await bucket.put(names.session_key("a"), b"{}", last=0)
     many = [f"w{number}" for number in range(2 * limits.MAX_WORKERS_PER_KEY + 1)]
     await asyncio.gather(*(bucket.put(names.session_key(name), b"{}", last=0) for name in many[:-1]))
-    answers = await read_sessions(bus, bucket, "a", many)
+    answers = await read_sessions(bucket, "a", many)
     assert len(answers) == 3
     assert set().union(*(answer.asked for answer in answers)) == {"a", *many}
     assert set().union(*(answer.found.keys() for answer in answers)) == {"a", *many[:-1]}
@@ -60,11 +60,19 @@ class LossyBus:
         return revision
 
 
-def keeper_of(bus: Bus, bucket: Bucket, refreshed: Callable[[Refresh], None]) -> SessionKeeper:
+def keeper_of(bus: Bus, bucket: NatsBucket, refreshed: Callable[[Refresh], None]) -> SessionKeeper:
     """Of the worker ``other``."""
     record = LeaseRecord(incarnation="i", host="h", pid=1, started_at_ms=1)
     return SessionKeeper(
-        bus, bucket, "other", record, StickyTimes(), steady_clock, LOG, refreshed=refreshed, taken=lambda: None
+        NatsBuckets(bus),
+        bucket,
+        "other",
+        record,
+        StickyTimes(),
+        steady_clock,
+        LOG,
+        refreshed=refreshed,
+        taken=lambda: None,
     )
 
 
@@ -73,7 +81,7 @@ async def test_a_refresh_after_a_loss_does_not_continue_though_an_answer_was_los
 ) -> None:
     """The entry is this process's own again, and another process may have had it before: nobody has been told yet."""
     lossy = LossyBus(bus)
-    bucket = Bucket(cast(Bus, lossy), names.owners_bucket(store_of_owners))
+    bucket = NatsBucket(cast(Bus, lossy), names.owners_bucket(store_of_owners))
     said: list[bool] = []
     keeper = keeper_of(bus, bucket, lambda refresh: said.append(refresh.continued))
     await keeper.take()
@@ -98,7 +106,7 @@ async def test_a_refresh_after_a_loss_does_not_continue_though_an_answer_was_los
 async def test_what_a_refresh_without_an_answer_wrote_is_dropped(bus: Bus, store_of_owners: str) -> None:
     """As of one that is cancelled: its entry would stand until it has run out."""
     lossy = LossyBus(bus)
-    bucket, name = Bucket(cast(Bus, lossy), names.owners_bucket(store_of_owners)), names.session_key("other")
+    bucket, name = NatsBucket(cast(Bus, lossy), names.owners_bucket(store_of_owners)), names.session_key("other")
     keeper = keeper_of(bus, bucket, lambda _: None)
     await keeper.take()
     lossy.is_lossy = True

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 import nats
 import pytest
 from ringcast._bus.bus import connected
+from ringcast._bus.kv import NatsBuckets
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import worker_log
@@ -213,7 +214,7 @@ class Fleet:
         )
         bus = await self._stack.enter_async_context(connected(NatsBus.prepared, config, LOG))
         node.coordinator = StickyCoordinator(
-            bus,
+            NatsBuckets(bus),
             config,
             PARTITIONS,
             record=LeaseRecord(incarnation=f"{name}-i", host="h", pid=1, started_at_ms=1),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import ringcast
-from ringcast._bus.kv import Bucket
+from ringcast._bus.kv import NatsBucket
 from ringcast._coordination.sticky import StickyCoordinator
 from ringcast._coordination.sticky_ownership import ExclusiveCall
 from ringcast_testkit import _worker_main
@@ -38,16 +38,16 @@ def witness(writer: Writer) -> None:
 
 
 def _witness_refreshes(writer: Writer) -> None:
-    put = Bucket.put
+    put = NatsBucket.put
 
-    async def witnessed(self: Bucket, key: str, value: bytes, *, last: int) -> int:
+    async def witnessed(self: NatsBucket, key: str, value: bytes, *, last: int) -> int:
         sent_ns = time.monotonic_ns()
         revision = await put(self, key, value, last=last)
         if key.startswith(_SESSIONS):
             writer.write("refreshed", sent_ns, time.monotonic_ns())
         return revision
 
-    Bucket.put = witnessed  # type: ignore[method-assign]
+    NatsBucket.put = witnessed  # type: ignore[method-assign]
 
 
 _Begin = Callable[[StickyCoordinator, str, int], ExclusiveCall | None]

@@ -28,8 +28,9 @@ from ringcast_wire import (
     names,
 )
 
-from ringcast._bus.bus import TRANSIENT, Bus, NotFoundError, OpenBus, RejectedError, connected, translated
-from ringcast._bus.kv import Bucket, BucketWatch, ConflictError
+from ringcast._bus.buckets import Buckets, ConflictError
+from ringcast._bus.bus import TRANSIENT, Bus, OpenBus, RejectedError, connected, translated
+from ringcast._bus.kv import NatsBuckets
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._bus.nats_client import WorkerClient
 from ringcast._bus.refusals import RefusedError
@@ -122,6 +123,8 @@ class HostBus:
 
     def __init__(self, bus: Bus, agent_id: str, servers: Sequence[str], log: EventLog) -> None:
         self.bus = bus
+        self.buckets: Buckets = NatsBuckets(bus)
+        """Where the leases, records and seals stand."""
         self.agent_id = agent_id
         self.servers = tuple(servers)
         self.log = log
@@ -161,11 +164,11 @@ class HostBus:
 
     def seals(self, store: str) -> GroupSeals:
         """How far the groups of a store have come."""
-        return GroupSeals(self.bus, store, self.log)
+        return GroupSeals(self.buckets, store, self.log)
 
     def witness(self, store: str) -> HostWitness:
         """What is said of the processes of a store's workers that have ended."""
-        return HostWitness(self.bus, store, self.agent_id, self.log)
+        return HostWitness(self.buckets, store, self.agent_id, self.log)
 
     async def check_store(self, store: str) -> None:
         """Looks whether there is a store.
@@ -174,12 +177,9 @@ class HostBus:
             UnknownStoreError: there is none.
             UnavailableError: JetStream does not answer.
         """
-        bucket = Bucket(self.bus, names.meta_bucket(store))
         with translated(f"looking for store {store}"):
-            try:
-                await self.bus.check_stream(bucket.stream)
-            except NotFoundError:
-                raise UnknownStoreError(f"store {store!r} does not exist on this NATS", field="store") from None
+            if not await self.buckets.bucket(names.meta_bucket(store)).exists():
+                raise UnknownStoreError(f"store {store!r} does not exist on this NATS", field="store")
 
 
 class HostLease:
@@ -188,7 +188,7 @@ class HostLease:
     def __init__(self, bus: HostBus, lease_id: str, incarnation: str, lost: Callable[[], None]) -> None:
         self.id = lease_id
         self._holder = LeaseHolder(
-            bus.bus,
+            bus.buckets,
             lease_id,
             LeaseRecord(
                 incarnation=incarnation,
@@ -211,7 +211,7 @@ class HostLease:
             UnavailableError: the bucket can't be reached.
         """
         with translated(f"reading the lease {lease_id}"):
-            entry = await Bucket(bus.bus, names.LEASES_BUCKET).get(lease_id)
+            entry = await bus.buckets.bucket(names.LEASES_BUCKET).get(lease_id)
         try:
             record = decode_record(entry.value, LeaseRecord) if entry is not None and entry.value is not None else None
         except ProtocolError:
@@ -270,19 +270,11 @@ class HostRecords:
         self._lease_id = lease_id
         self._living = living
         self._log = bus.log.bind(store=store)
-        self._bucket = Bucket(bus.bus, names.nodes_bucket(store))
+        self._bucket = bus.buckets.bucket(names.nodes_bucket(store))
         self._mirror = KvMirror()
         self._dirty = asyncio.Event()
         watch = names.watch_name(store, bus.agent_id)
-        self._watch = BucketWatch(
-            bus.bus,
-            self._bucket,
-            watch,
-            [">"],
-            self._mirror,
-            self._dirty.set,
-            self._log,
-        )
+        self._watch = self._bucket.watch(watch, [">"], self._mirror, self._dirty.set, self._log)
 
     def look(self) -> None:
         """Deletes what is to be deleted, soon: other workers live now."""

@@ -25,10 +25,11 @@ from ringcast_wire import (
     UnknownStoreError,
     names,
 )
+from ringcast_wire.buckets import StoredRecord
 from ringcast_wire.migrating import Step, counted, possible_members, unguarded
 from ringcast_wire.owner_records import RECORD_AGE_S, Phase, Rule, Session
 
-from ringcast._bus.tools import StoredEntry, ToolBus, answered_within, ask, open_bus, read_bucket, read_stored_entries
+from ringcast._bus.tools import ToolBus, answered_within, ask, open_bus, read_bucket, read_stored_entries
 from ringcast._coordination.sticky_view import KeyRecords, key_records
 from ringcast._coordination.store_settings import decode_metadata
 from ringcast._protocol.assignment import owners
@@ -250,7 +251,7 @@ async def _read_migrating(
     step: Migration,
     timeout_s: float,
 ) -> _Buckets:
-    async def read(bucket: str, pattern: str) -> dict[str, StoredEntry]:
+    async def read(bucket: str, pattern: str) -> dict[str, StoredRecord]:
         return await read_stored_entries(client, bucket, pattern, timeout_s=timeout_s) or {}
 
     nodes, said = await read(names.nodes_bucket(store), keys), await read(names.owners_bucket(store), keys)
@@ -263,7 +264,7 @@ async def _read_migrating(
     return _Buckets(settings, data[0], leases, data[1], {}, step, signs, left, gone)
 
 
-def _declared_gone(nodes: Mapping[str, StoredEntry], said: Mapping[str, StoredEntry]) -> frozenset[str]:
+def _declared_gone(nodes: Mapping[str, StoredRecord], said: Mapping[str, StoredRecord]) -> frozenset[str]:
     found = set()
     for name, entry in nodes.items():
         key, _, worker_id = name.partition(".")

@@ -21,17 +21,14 @@ from ringcast_wire import (
     UnavailableError,
     shown,
 )
+from ringcast_wire.buckets import DELETED, EXPECTED, WRONG_SEQUENCE, fixed, is_marker, stream_of, subject_of
 
 from ringcast_meta._nats.refusals import Refusals
 from ringcast_meta._types import Entry
 
-_OPERATION: Final = "KV-Operation"
-_MARKER: Final = "Nats-Marker-Reason"
-_EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 _TTL: Final = "Nats-TTL"
 _LEASE: Final = "Ringcast-Lease"
 _REVISION: Final = "Ringcast-Revision"
-_WRONG_SEQUENCE: Final = frozenset({10071, 10164})
 _NO_TTL: Final = 10166
 _NO_MESSAGE: Final = 10037
 _FULL: Final = frozenset({10023, 10047, 10054, 10077})
@@ -131,9 +128,9 @@ class Bucket:
 
     def __init__(self, connection: Client, name: str, timeout_s: float, api: str = "$JS.API") -> None:
         self.name = name
-        self.stream = f"KV_{name}"
+        self.stream = stream_of(name)
         self.connection = connection
-        self._prefix = f"$KV.{name}."
+        self._prefix = subject_of(name, "")
         self.refusals = Refusals(connection, name)
         self._timeout_s = timeout_s
         self._jetstream_api = api
@@ -242,34 +239,35 @@ class Bucket:
         Raises:
             WrongSequenceError: it has another.
         """
-        headers = {} if lease is None else {_LEASE: lease[0], _TTL: f"{lease[1]}s"}
-        if revision:
-            headers[_REVISION] = str(revision)
+        headers: dict[str, str] = {}
+        if lease is not None:
+            # A revision of 0 is none. It stands there for the size: a full bucket takes no refresh that is larger.
+            headers = {_LEASE: lease[0], _TTL: f"{lease[1]}s", _REVISION: fixed(revision)}
         return await self._publish(key, value, expected, headers)
 
     async def publish_deletion(self, key: str, *, expected: int) -> int:
         """Deletes likewise. The message that says so goes after an hour, where the bucket can do that."""
         if self._has_ttl is None:
             await self.state()
-        headers = {_OPERATION: "DEL"}
+        headers = {**DELETED}
         if self._has_ttl:
             headers[_TTL] = f"{_MARKER_TTL_S}s"
         return await self._publish(key, b"", expected, headers)
 
-    async def _publish(self, key: str, value: bytes, expected: int, headers: dict[str, str]) -> int:
+    async def _publish(self, key: str, value: bytes, last: int, headers: dict[str, str]) -> int:
         # Checked by the client too, but there the connection has said nothing of it yet where it is being made again.
         limit = self.connection.max_payload - 1024
         if len(value) > limit:
             raise LimitExceededError(
                 f"value has {len(value)} bytes: the NATS server takes {limit} in one message", field="value"
             )
-        headers[_EXPECTED] = str(expected)
+        headers[EXPECTED] = fixed(last)
         with _translated(f"writing {key!r} to bucket {self.name!r}", OutcomeUnknownError):
             reply = await self._request(self._prefix + key, value, headers)
         answer = _decoded(reply, _Acknowledgement)
         if answer.error is None:
             return answer.seq
-        if answer.error.err_code in _WRONG_SEQUENCE:
+        if answer.error.err_code in WRONG_SEQUENCE:
             raise WrongSequenceError(key)
         raise self._refused(answer.error)
 
@@ -303,7 +301,6 @@ class Bucket:
 
 def stored(key: str, data: bytes, headers: dict[str, str], sequence: int, at_s: float) -> Stored:
     """A message of a bucket as it is meant."""
-    gone = _MARKER in headers or headers.get(_OPERATION) in ("DEL", "PURGE")
     lease_id = headers.get(_LEASE)
     ttl = headers.get(_TTL, "").removesuffix("s")
     ttl_s = float(ttl) if ttl.isascii() and ttl.isdecimal() else None
@@ -311,7 +308,7 @@ def stored(key: str, data: bytes, headers: dict[str, str], sequence: int, at_s: 
     # Whoever may write a record writes its headers: one that is none must not keep others from reading the bucket.
     named = int(kept) if kept.isascii() and kept.isdecimal() and len(kept) <= _MAX_DIGITS else 0
     revision = named if 0 < named <= sequence else sequence
-    entry = None if gone else Entry(key, data, revision, lease_id is not None or ttl_s is not None)
+    entry = None if is_marker(headers) else Entry(key, data, revision, lease_id is not None or ttl_s is not None)
     return Stored(sequence, entry, lease_id, ttl_s, at_s)
 
 

@@ -1,49 +1,82 @@
-"""Key-value buckets: compare-and-set writes, and a watch that survives restarts of the server."""
+"""Buckets in NATS KV: compare-and-set writes, reads of several keys, and a watch that survives lost connections."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
-from ringcast_wire import Backoff, EventLog, event_before, names
+from ringcast_wire import Backoff, EventLog, UnavailableError, event_before, names
+from ringcast_wire.buckets import (
+    DELETED,
+    EXPECTED,
+    WRONG_SEQUENCE,
+    BucketAnswer,
+    fixed,
+    is_marker,
+    question,
+    stream_of,
+    subject_of,
+)
 
+from ringcast._bus.buckets import ConflictError, Found, Reader
 from ringcast._bus.bus import TRANSIENT, Bus, Message, NotFoundError, RejectedError, WatchConsumer
 from ringcast._common.place import read_place
 from ringcast._protocol.kv_mirror import Entry, KvMirror
 
+_ANSWER_S: Final = 2.0
+"""How long an answer to a read may take."""
 _HEARTBEAT_S: Final = 1.0
 _SILENT_S: Final = 3.5
 _INACTIVE_S: Final = 30.0
 _ACK_PREFIX: Final = "$JS.ACK."
-_MARKER: Final = "Nats-Marker-Reason"
-_OPERATION: Final = "KV-Operation"
-EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
-WRONG_SEQUENCE: Final = (10071, 10164)
-_DIGITS: Final = 20
-"""A full bucket takes a record in place of one of the same size, or a larger one. A server keeps the headers, too, so
-their size must not grow with the numbers in them: no lease of such a bucket could be refreshed any more."""
 
 
-class ConflictError(Exception):
-    """The key is not at the revision that a compare-and-set named."""
+class NatsBuckets:
+    """:class:`~ringcast._bus.buckets.Buckets` over a connection to NATS."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection just now."""
+        return self._bus.is_connected
+
+    def on_back(self, callback: Callable[[], None]) -> None:
+        """Calls back whenever the connection is back."""
+        self._bus.on_back(callback)
+
+    def bucket(self, name: str) -> NatsBucket:
+        """The bucket of this name."""
+        return NatsBucket(self._bus, name)
 
 
-class Bucket:
-    """One bucket, without the stream look-up that the client's own class needs."""
+class NatsBucket:
+    """:class:`~ringcast._bus.buckets.Bucket`, without the stream look-up that the client's own class needs."""
 
     def __init__(self, bus: Bus, name: str) -> None:
         self.name = name
-        self.stream = f"KV_{name}"
-        self.prefix = f"$KV.{name}."
+        self.stream = stream_of(name)
+        self.prefix = subject_of(name, "")
         self._bus = bus
 
-    async def get(self, key: str, *, newest: bool = False) -> Entry | None:
-        """What stands under a key; ``None`` if nothing ever did, an entry without value for a marker.
+    async def exists(self) -> bool:
+        """Whether there is such a bucket.
 
-        ``newest``: as of now, from the server that takes writes in. Others may lag behind.
+        Raises:
+            NoJetStreamError: no server has JetStream.
         """
+        try:
+            await self._bus.check_stream(self.stream)
+        except NotFoundError:
+            return False
+        return True
+
+    async def get(self, key: str, *, newest: bool = False) -> Entry | None:
+        """What stands under a key. ``newest``: from the server that takes writes in. Others may lag behind."""
         try:
             message = await self._bus.last_message(self.stream, self.prefix + key, newest=newest)
         except NotFoundError:
@@ -51,27 +84,16 @@ class Bucket:
         return Entry(message.sequence, None if is_marker(message.headers) else message.data)
 
     async def put(self, key: str, value: bytes, *, last: int) -> int:
-        """Writes if the key is at revision ``last`` (0: it never was), and returns the new revision.
-
-        Raises:
-            ConflictError: it is at another.
-        """
+        """Writes if the key is at revision ``last``, and returns the new revision."""
         return await self._publish(key, value, last, {})
 
     async def delete(self, key: str, *, last: int, may_call: bool = False) -> int:
-        """Deletes if the key is at revision ``last``, and returns the revision of the marker that takes its place.
-
-        ``may_call``: of a registration, that calls of its worker may still run; the marker says so.
-
-        Raises:
-            ConflictError: it is at another.
-        """
-        return await self._publish(
-            key, b"", last, {_OPERATION: "DEL"} | ({names.HEADER_MAY_CALL: "1"} if may_call else {})
-        )
+        """Deletes if the key is at revision ``last``, and returns the revision of the marker that takes its place."""
+        headers = {**DELETED, names.HEADER_MAY_CALL: "1"} if may_call else {**DELETED}
+        return await self._publish(key, b"", last, headers)
 
     async def _publish(self, key: str, value: bytes, last: int, headers: dict[str, str]) -> int:
-        headers[EXPECTED] = expected(last)
+        headers[EXPECTED] = fixed(last)
         try:
             return await self._bus.store(self.prefix + key, value, headers)
         except RejectedError as error:
@@ -79,21 +101,83 @@ class Bucket:
                 raise ConflictError(key) from error
             raise
 
+    async def read(self, keys: Sequence[str], what: str) -> dict[str, Found]:
+        """What one server has of these keys at one moment."""
+        _check_connected(self._bus)
+        async with self.reading(what) as reader:
+            return await reader.read(keys)
+
+    @asynccontextmanager
+    async def reading(self, what: str) -> AsyncIterator[Reader]:
+        """Subscribes to the answers for a while."""
+        reader = _Reader(self._bus, self, what)
+        async with self._bus.subscribed(f"{reader.inbox}.*", reader.take):
+            yield reader
+
+    def watch(
+        self, name: str, patterns: Sequence[str], mirror: KvMirror, changed: Callable[[], None], log: EventLog
+    ) -> BucketWatch:
+        """``name`` is the consumer's: one that the server chose would take the permission to make and delete any."""
+        return BucketWatch(self._bus, self, name, patterns, mirror, changed, log)
+
+
+class _Reader:
+    """Asks one server for several keys with one request; the answer to each comes to an inbox of its own."""
+
+    def __init__(self, bus: Bus, bucket: NatsBucket, what: str) -> None:
+        self.inbox = bus.new_inbox()
+        self._bus = bus
+        self._bucket = bucket
+        self._what = what
+        self._subject = bus.api(f"DIRECT.GET.{bucket.stream}")
+        self._number = 0
+        self._answer: BucketAnswer | None = None
+        self._done: asyncio.Future[None] | None = None
+
+    async def read(self, keys: Sequence[str]) -> dict[str, Found]:
+        _check_connected(self._bus)
+        self._number += 1
+        answer = self._answer = BucketAnswer(self._bucket.name, self._what)
+        done = self._done = asyncio.get_running_loop().create_future()
+        try:
+            async with self._bus.refusals.fail_fast(self._subject), asyncio.timeout(_ANSWER_S):
+                reply = f"{self.inbox}.{self._number}"
+                await self._bus.publish(self._subject, question(self._bucket.name, keys), reply=reply)
+                await done
+        finally:
+            self._answer = self._done = None
+        return {key: Found(record.revision, record.data, record.stored_s) for key, record in answer.records.items()}
+
+    async def take(self, msg: Message) -> None:
+        """A message of an answer; one to a question that is over is not taken."""
+        answer, done = self._answer, self._done
+        if answer is None or done is None or done.done() or not msg.subject.endswith(f".{self._number}"):
+            return
+        try:
+            if answer.take(msg.headers or {}, msg.data):
+                done.set_result(None)
+        except UnavailableError as error:
+            done.set_exception(error)
+
+
+def _check_connected(bus: Bus) -> None:
+    if not bus.is_connected:
+        raise UnavailableError("there is no connection to NATS")
+
 
 class BucketWatch:
     """Keeps a mirror of (a part of) a bucket.
 
     A consumer that fell silent, skipped a message or lost its connection is replaced, and the snapshot that the new one
-    starts with takes the place of the mirror: a change that was missed shows then. ``name`` is the consumer's: one that
-    the server chose would take the permission to make and delete any.
+    starts with takes the place of the mirror: a change that was missed shows then.
     """
 
     def __init__(
         self,
         bus: Bus,
-        bucket: Bucket,
+        bucket: NatsBucket,
         name: str,
-        patterns: list[str],
+        patterns: Sequence[str],
         mirror: KvMirror,
         changed: Callable[[], None],
         log: EventLog,
@@ -179,13 +263,3 @@ class BucketWatch:
             self._mirror.replace(self._snapshot)
             self._snapshot = None
             self._changed()
-
-
-def expected(last: int) -> str:
-    """The header :data:`EXPECTED` of a compare-and-set, which has the same size whatever the number."""
-    return f"{last:0{_DIGITS}}"
-
-
-def is_marker(headers: dict[str, str]) -> bool:
-    """Whether a message stands for an entry that is gone."""
-    return _MARKER in headers or headers.get(_OPERATION) in ("DEL", "PURGE")

@@ -6,18 +6,24 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import nats
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from ringcast_wire import ChunkAssembler, UnavailableError, names, take_answer, without_passwords
-from ringcast_wire.migrating import said_gone
+from ringcast_wire.buckets import (
+    EXPECTED,
+    WRONG_SEQUENCE,
+    StoredRecord,
+    fixed,
+    read_record,
+    stream_of,
+    subject_of,
+)
 
 from ringcast._bus.bus import Message
-from ringcast._bus.kv import EXPECTED, WRONG_SEQUENCE, expected
 from ringcast._common.config import resolve_jetstream_api, resolve_login
 
 _PAGE: Final = 500
@@ -25,21 +31,6 @@ _PAGE: Final = 500
 _END: Final = "204"
 _NOTHING: Final = "404"
 _NO_RESPONDERS: Final = "503"
-_GONE: Final = ("KV-Operation", "Nats-Marker-Reason")
-
-
-class StoredEntry(NamedTuple):
-    """A message of a bucket. ``data`` is ``None`` where the entry is gone; ``stored_s``: by the server's clock.
-
-    ``may_call``: of a registration that is gone, that calls of its worker may have run. ``gone``: of a state that is
-    gone, that an operator has said so of its worker, as of this revision of its registration.
-    """
-
-    revision: int
-    data: bytes | None
-    stored_s: float
-    may_call: bool
-    gone: int | None
 
 
 ToolBus: TypeAlias = Client
@@ -137,19 +128,19 @@ async def read_bucket_revisions(
 
 async def read_stored_entries(
     nc: Client, bucket: str, keys: str = ">", *, timeout_s: float
-) -> dict[str, StoredEntry] | None:
+) -> dict[str, StoredRecord] | None:
     """As :func:`read_bucket_revisions`, and when each entry was stored."""
-    stream, prefix = f"KV_{bucket}", f"$KV.{bucket}."
+    stream = stream_of(bucket)
     api = resolve_jetstream_api()
     try:
         await nc.jetstream(prefix=api, timeout=timeout_s).stream_info(stream)
     except nats.js.errors.NotFoundError:
         return None
-    entries: dict[str, StoredEntry] = {}
+    entries: dict[str, StoredRecord] = {}
     sequence = 1
     while sequence:
-        request = {"seq": sequence, "next_by_subj": prefix + keys, "batch": _PAGE}
-        sequence = await _read_page(nc, f"{api}.DIRECT.GET.{stream}", request, prefix, entries)
+        request = {"seq": sequence, "next_by_subj": subject_of(bucket, keys), "batch": _PAGE}
+        sequence = await _read_page(nc, f"{api}.DIRECT.GET.{stream}", request, bucket, entries)
     return entries
 
 
@@ -159,9 +150,9 @@ async def write_entry(nc: Client, bucket: str, key: str, value: bytes, *, last: 
     Raises:
         UnavailableError: the bucket does not take it.
     """
-    js, headers = nc.jetstream(timeout=timeout_s), {EXPECTED: expected(last)}
+    js, headers = nc.jetstream(timeout=timeout_s), {EXPECTED: fixed(last)}
     try:
-        await js.publish(f"$KV.{bucket}.{key}", value, headers=headers)
+        await js.publish(subject_of(bucket, key), value, headers=headers)
     except nats.js.errors.APIError as error:
         if error.err_code in WRONG_SEQUENCE:
             return False
@@ -211,7 +202,7 @@ async def last_event(nc: Client, store: str, key: str, partition: int, *, timeou
 
 
 async def _read_page(
-    nc: Client, subject: str, request: dict[str, object], prefix: str, entries: dict[str, StoredEntry]
+    nc: Client, subject: str, request: dict[str, object], bucket: str, entries: dict[str, StoredRecord]
 ) -> int:
     """Takes one answer in; returns the sequence to go on from, or 0 after the last."""
     inbox, last = nc.new_inbox(), 0
@@ -222,13 +213,10 @@ async def _read_page(
             headers = message.headers or {}
             status = headers.get("Status")
             if status is None:
-                key, last = headers["Nats-Subject"].removeprefix(prefix), int(headers["Nats-Sequence"])
-                is_gone = not message.data or any(name in headers for name in _GONE)
+                key, record = read_record(bucket, headers, message.data)
+                last = record.revision
                 entries.pop(key, None)
-                stored_s = datetime.fromisoformat(headers["Nats-Time-Stamp"]).timestamp()
-                data = None if is_gone else message.data
-                may_call, gone = names.HEADER_MAY_CALL in headers, said_gone(headers)
-                entries[key] = StoredEntry(last, data, stored_s, may_call, gone)
+                entries[key] = record if record.data else record._replace(data=None)
             elif status == _END:
                 return last + 1 if last and int(headers.get("Nats-Num-Pending", "0")) else 0
             elif status == _NOTHING:

@@ -7,8 +7,8 @@ from typing import Final
 
 from ringcast_wire import EventLog, InUseError, LeaseRecord, NodeRecord, names
 
+from ringcast._bus.buckets import Bucket
 from ringcast._bus.bus import TRANSIENT
-from ringcast._bus.kv import Bucket
 from ringcast._bus.refusals import RefusedError
 from ringcast._common.config import WorkerConfig
 from ringcast._coordination.lease import PATIENCE_S, LeaseSource

@@ -8,8 +8,8 @@ from typing import Final
 
 from ringcast_wire import Backoff, EventLog, NodeRecord, encode_record, event_before, names
 
-from ringcast._bus.bus import TRANSIENT, Bus
-from ringcast._bus.kv import Bucket, ConflictError
+from ringcast._bus.buckets import Buckets, ConflictError
+from ringcast._bus.bus import TRANSIENT
 from ringcast._common.config import WorkerConfig
 from ringcast._coordination.key_records import TOUCH_S
 from ringcast._coordination.lease import LeaseSource
@@ -20,9 +20,10 @@ _TRIES: Final = 3
 class FullRecords:
     """Keeps a record for each key, which names the worker's lease. Nothing that the worker does waits for that."""
 
-    def __init__(self, bus: Bus, config: WorkerConfig, lease: LeaseSource, incarnation: str, log: EventLog) -> None:
-        self._bus = bus
-        self._bucket = Bucket(bus, names.nodes_bucket(config.store))
+    def __init__(
+        self, buckets: Buckets, config: WorkerConfig, lease: LeaseSource, incarnation: str, log: EventLog
+    ) -> None:
+        self._bucket = buckets.bucket(names.nodes_bucket(config.store))
         self._names = {key: names.node_key(key, config.worker_id) for key in config.keys}
         self._lease = lease
         self._incarnation = incarnation
@@ -32,7 +33,7 @@ class FullRecords:
         """What was written last, perhaps without an answer."""
         self._wake = asyncio.Event()
         lease.on_change(self._wake.set)
-        bus.on_back(self._wake.set)
+        buckets.on_back(self._wake.set)
 
     async def run(self) -> None:
         """Registers, and again after each reconnect and now and then, until cancelled."""

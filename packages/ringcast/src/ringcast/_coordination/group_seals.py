@@ -17,9 +17,7 @@ from ringcast_wire import (
     names,
 )
 
-from ringcast._bus.bus import Bus, NotFoundError
-from ringcast._bus.kv import Bucket
-from ringcast._bus.multi_get import Found, read_entries
+from ringcast._bus.buckets import Bucket, Buckets, Found
 
 _KEYS_AT_ONCE: Final = 256
 _MOST_UNREADABLE: Final = 10_000
@@ -45,25 +43,21 @@ class GroupSeals:
     permissions do not allow it.
     """
 
-    def __init__(self, bus: Bus, store: str, log: EventLog) -> None:
-        self._bus = bus
-        self._bucket = Bucket(bus, names.groups_bucket(store))
+    def __init__(self, buckets: Buckets, store: str, log: EventLog) -> None:
+        self._bucket = buckets.bucket(names.groups_bucket(store))
+        self._leases = buckets.bucket(names.LEASES_BUCKET)
         self._log = log.bind(store=store)
         self._unreadable: set[str] = set()
         """The keys whose seals could not be read last: each is told of once."""
 
     async def exists(self) -> bool:
         """Whether the store has the bucket: services before this version do not make it."""
-        try:
-            await self._bus.check_stream(self._bucket.stream)
-        except NotFoundError:
-            return False
-        return True
+        return await self._bucket.exists()
 
     async def read(self, keys: Sequence[str]) -> dict[str, SealEntry]:
         """What stands under each of these keys."""
         entries: dict[str, SealEntry] = {key: SealEntry(0, None) for key in keys}
-        for key, found in (await self._read(self._bucket.name, keys, "seals")).items():
+        for key, found in (await _read(self._bucket, keys, "seals")).items():
             entries[key] = self._entry(key, found.sequence, found.data)
         return entries
 
@@ -79,18 +73,11 @@ class GroupSeals:
     async def living(self, leases: Iterable[str]) -> dict[str, str]:
         """Which of these leases live, and the incarnation of the process that has each."""
         living: dict[str, str] = {}
-        for lease, found in (await self._read(names.LEASES_BUCKET, sorted(set(leases)), "leases")).items():
+        for lease, found in (await _read(self._leases, sorted(set(leases)), "leases")).items():
             with suppress(ProtocolError):  # as good as none
                 if found.data is not None:
                     living[lease] = decode_record(found.data, LeaseRecord).incarnation
         return living
-
-    async def _read(self, bucket: str, keys: Sequence[str], what: str) -> dict[str, Found]:
-        """What stands under any number of keys."""
-        entries: dict[str, Found] = {}
-        for start in range(0, len(keys), _KEYS_AT_ONCE):
-            entries |= await read_entries(self._bus, bucket, keys[start : start + _KEYS_AT_ONCE], what)
-        return entries
 
     def _entry(self, key: str, revision: int, data: bytes | None) -> SealEntry:
         try:
@@ -113,3 +100,11 @@ class GroupSeals:
             self._unreadable.clear()
         self._unreadable.add(key)
         self._log.warning("group.seal_unreadable", seal=key, error=error)
+
+
+async def _read(bucket: Bucket, keys: Sequence[str], what: str) -> dict[str, Found]:
+    """What stands under any number of keys."""
+    entries: dict[str, Found] = {}
+    for start in range(0, len(keys), _KEYS_AT_ONCE):
+        entries |= await bucket.read(keys[start : start + _KEYS_AT_ONCE], what)
+    return entries

@@ -9,16 +9,16 @@ from collections.abc import Hashable
 from ringcast_wire import Backoff, EventLog, names
 from ringcast_wire.ended_sessions import Span, encode_gone
 
-from ringcast._bus.bus import TRANSIENT, Bus
-from ringcast._bus.kv import Bucket, ConflictError
+from ringcast._bus.buckets import Buckets, ConflictError
+from ringcast._bus.bus import TRANSIENT
 from ringcast._protocol.sticky.witness import Witness
 
 
 class HostWitness:
     """The sessions of one store's workers on one host. What has ended is written as soon as the bucket takes it."""
 
-    def __init__(self, bus: Bus, store: str, agent_id: str, log: EventLog) -> None:
-        self._bucket = Bucket(bus, names.owners_bucket(store))
+    def __init__(self, buckets: Buckets, store: str, agent_id: str, log: EventLog) -> None:
+        self._bucket = buckets.bucket(names.owners_bucket(store))
         self._agent_id = agent_id
         self._log = log.bind(store=store)
         self._witness = Witness()

@@ -8,7 +8,7 @@ from typing import Final
 
 from ringcast_wire import EventLog, NodePhase, NodeRecord, SlotClaim, encode_record, names
 
-from ringcast._bus.kv import Bucket, ConflictError
+from ringcast._bus.buckets import Bucket, ConflictError
 from ringcast._common.config import WorkerConfig
 from ringcast._protocol.kv_mirror import Entry
 from ringcast._protocol.membership import Membership

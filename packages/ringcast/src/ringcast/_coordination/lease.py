@@ -21,8 +21,8 @@ from ringcast_wire import (
     names,
 )
 
-from ringcast._bus.bus import TRANSIENT, Bus, translated
-from ringcast._bus.kv import Bucket, ConflictError
+from ringcast._bus.buckets import Buckets, ConflictError
+from ringcast._bus.bus import TRANSIENT, translated
 from ringcast._common.process import this_process
 from ringcast._common.stats import Stats
 from ringcast._protocol.kv_mirror import Entry
@@ -92,7 +92,7 @@ class LeaseHolder:
 
     def __init__(
         self,
-        bus: Bus,
+        buckets: Buckets,
         lease_id: str,
         record: LeaseRecord,
         *,
@@ -102,7 +102,7 @@ class LeaseHolder:
         stats: Stats,
         log: EventLog,
     ) -> None:
-        self._bucket = Bucket(bus, names.LEASES_BUCKET)
+        self._bucket = buckets.bucket(names.LEASES_BUCKET)
         self._id = lease_id
         self._keeper = LeaseKeeper(record, random.random, refresh_s=refresh_s)
         self._value = encode_record(record)
@@ -119,7 +119,7 @@ class LeaseHolder:
         self.taken = False
         """Whether another process has it: then what goes by the worker's id is that process's, too."""
         self.sees_end = False
-        bus.on_back(self.check)
+        buckets.on_back(self.check)
 
     @property
     def id(self) -> str:

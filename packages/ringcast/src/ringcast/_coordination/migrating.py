@@ -23,7 +23,8 @@ from ringcast_wire import (
 )
 from ringcast_wire.migrating import Step
 
-from ringcast._bus.bus import TRANSIENT, Bus
+from ringcast._bus.buckets import Buckets
+from ringcast._bus.bus import TRANSIENT
 from ringcast._bus.refusals import RefusedError
 from ringcast._common.cancellation import is_cancelled
 from ringcast._common.config import WorkerConfig
@@ -80,7 +81,7 @@ class MigratingStore:
 
     def __init__(
         self,
-        bus: Bus,
+        buckets: Buckets,
         config: WorkerConfig,
         settings: StoreSettings,
         *,
@@ -92,7 +93,7 @@ class MigratingStore:
     ) -> None:
         self.coordinator: StickyCoordinator | None = None
         """What the worker takes part in, from the shadow on."""
-        self._bus = bus
+        self._buckets = buckets
         self._config = config
         self._settings = settings
         self._record = record
@@ -100,7 +101,7 @@ class MigratingStore:
         self._log = log
         self._can_be_guarded = can_be_guarded
         self._report_sessions = report_sessions
-        self._step = StoreStep(bus, config.store, log)
+        self._step = StoreStep(buckets, config.store, log)
         self._given_up: set[str] = set()
         self._withdrawn: set[str] = set()
         self._left: StickyCoordinator | None = None
@@ -215,7 +216,7 @@ class MigratingStore:
         )
         sticky_times = StickyTimes.of(times)
         coordinator = self.coordinator = StickyCoordinator(
-            self._bus,
+            self._buckets,
             self._config,
             self._settings.partition_count,
             record=self._record,

@@ -10,8 +10,8 @@ from typing import Final
 
 from ringcast_wire import EventLog, NodeRecord, names
 
+from ringcast._bus.buckets import Bucket
 from ringcast._bus.bus import TRANSIENT
-from ringcast._bus.kv import Bucket
 from ringcast._protocol.kv_mirror import KvMirror
 
 _CHECK_S: Final = (4.0, 6.0)

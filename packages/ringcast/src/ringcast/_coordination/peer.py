@@ -8,8 +8,8 @@ from typing import Final, Protocol
 
 from ringcast_wire import EventLog, LimitExceededError, StoreSettings, event_before, limits, names
 
-from ringcast._bus.bus import TRANSIENT, Bus
-from ringcast._bus.kv import Bucket, BucketWatch, ConflictError
+from ringcast._bus.buckets import Buckets, ConflictError
+from ringcast._bus.bus import TRANSIENT
 from ringcast._bus.refusals import RefusedError
 from ringcast._common.config import WorkerConfig
 from ringcast._common.lasting import lasting
@@ -82,7 +82,7 @@ class PeerCoordinator:
 
     def __init__(
         self,
-        bus: Bus,
+        buckets: Buckets,
         config: WorkerConfig,
         settings: StoreSettings,
         *,
@@ -92,7 +92,7 @@ class PeerCoordinator:
         stats: Stats,
         log: EventLog,
     ) -> None:
-        self._bus = bus
+        self._buckets = buckets
         self._config = config
         self._participant = participant
         self._lease = lease
@@ -102,14 +102,14 @@ class PeerCoordinator:
             config.keys, config.worker_id, settings, settle_s=config.settle_s, grace_s=config.grace_s
         )
         self._membership = self._peers.membership
-        self._nodes = Bucket(bus, names.nodes_bucket(config.store))
+        self._nodes = buckets.bucket(names.nodes_bucket(config.store))
         self._records = KeyRecords(self._nodes, self._membership, config, incarnation, log)
         patterns = [*(f"{key}.>" for key in config.keys), names.ENDED_PATTERN]
         watch = names.watch_name(config.store, config.worker_id)
-        self._watch = BucketWatch(bus, self._nodes, watch, patterns, self._membership.nodes, self._changed, log)
+        self._watch = self._nodes.watch(watch, patterns, self._membership.nodes, self._changed, log)
         self._readings = LeaseReadings(config.keys, self._membership, grace_s=config.grace_s)
         self._reader = LeaseReader(
-            bus, self._readings, lambda: lease.id, self._changed, log, participant.leases_unreadable
+            buckets, self._readings, lambda: lease.id, self._changed, log, participant.leases_unreadable
         )
         self._duplicate_id = DuplicateIdCheck(
             self._nodes, self._membership, self._reader, lease, config, incarnation, log
@@ -137,7 +137,7 @@ class PeerCoordinator:
         self._registrations = Registrations(participant.registered)
         self._bad_records = 0
         lease.on_change(self._wake.set)
-        bus.on_back(self._reconnected)
+        buckets.on_back(self._reconnected)
 
     async def run(self) -> None:
         """Takes part until cancelled.
@@ -189,7 +189,7 @@ class PeerCoordinator:
 
         Bounded by a few times the stabilisation window, whatever the others or NATS do.
         """
-        if not self._bus.is_connected or not self._lease.held:
+        if not self._buckets.is_connected or not self._lease.held:
             return  # no other worker would see the announcement
         now = asyncio.get_running_loop().time()
         for key, planned in self._planned.items():

@@ -9,7 +9,7 @@ from typing import Final
 
 from ringcast_wire import Backoff, LimitExceededError, field_text, limits
 
-from ringcast._bus.kv import ConflictError
+from ringcast._bus.buckets import ConflictError
 from ringcast._bus.refusals import RefusedError
 
 _PATIENCE: Final = 3

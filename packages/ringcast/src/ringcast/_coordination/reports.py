@@ -8,8 +8,8 @@ from typing import Final
 
 from ringcast_wire import EndedLeases, EventLog, encode_record, names
 
+from ringcast._bus.buckets import ConflictError
 from ringcast._bus.bus import TRANSIENT
-from ringcast._bus.kv import ConflictError
 from ringcast._protocol.kv_mirror import KvMirror
 from ringcast._protocol.lease_reading import LeaseReadings
 

@@ -10,7 +10,8 @@ from typing import Final
 from ringcast_wire import EventLog, LeaseRecord, event_before
 from ringcast_wire.migrating import Step
 
-from ringcast._bus.bus import TRANSIENT, Bus
+from ringcast._bus.buckets import Buckets
+from ringcast._bus.bus import TRANSIENT
 from ringcast._common.config import WorkerConfig
 from ringcast._common.lasting import lasting
 from ringcast._coordination.sticky_leader import KeyLeader
@@ -39,7 +40,7 @@ class StickyCoordinator:
 
     def __init__(
         self,
-        bus: Bus,
+        buckets: Buckets,
         config: WorkerConfig,
         partitions: int,
         *,
@@ -54,14 +55,14 @@ class StickyCoordinator:
         migrated: Step | None = None,
         revisions: Callable[[str], Mapping[int, int]] | None = None,
     ) -> None:
-        self._bus = bus
+        self._buckets = buckets
         self._worker_id = worker_id = config.worker_id
         self._times = times = times or StickyTimes()
         self._clock = clock
         self._log = log
         self._read_wake = asyncio.Event()
         self._read_at = -times.read_s
-        self._records = records = OwnerRecords(bus, config.store, config.keys, partitions, self._changed, log)
+        self._records = records = OwnerRecords(buckets, config.store, config.keys, partitions, self._changed, log)
         self._owned = {
             key: KeyOwnership(
                 key,
@@ -94,7 +95,15 @@ class StickyCoordinator:
             else None
         )
         self._keeper = SessionKeeper(
-            bus, records.bucket, worker_id, record, times, clock, log, refreshed=self._refreshed, taken=self._close_all
+            buckets,
+            records.bucket,
+            worker_id,
+            record,
+            times,
+            clock,
+            log,
+            refreshed=self._refreshed,
+            taken=self._close_all,
         )
 
     # ---- the coordinator
@@ -158,7 +167,7 @@ class StickyCoordinator:
         Bounded by twice the time that a worker may take to prepare. Returns at once for a key that no other worker
         takes part in, and where there is no connection.
         """
-        if not self._bus.is_connected:
+        if not self._buckets.is_connected:
             return
         for owned in self._owned.values():
             owned.leave()
@@ -255,7 +264,7 @@ class StickyCoordinator:
                 if any(self._is_due(leader) for leader in self._leaders.values()):
                     await self._keeper.refresh()
                 wanted = frozenset[str]().union(*(leader.leases() for leader in self._leaders.values()))
-                answers = await read_sessions(self._bus, self._records.bucket, self._worker_id, wanted)
+                answers = await read_sessions(self._records.bucket, self._worker_id, wanted)
             except TRANSIENT as error:
                 failures += 1
                 level = logging.WARNING if failures == FAILURES else logging.DEBUG
@@ -288,7 +297,7 @@ class StickyCoordinator:
             leading = {key: leader for key, leader in self._leaders.items() if leader.leads}
             workers = frozenset[str]().union(*(leader.reporting() for leader in leading.values()))
             try:
-                loads = await read_loads(self._bus, self._records.bucket, workers, self._log)
+                loads = await read_loads(self._records.bucket, workers, self._log)
             except TRANSIENT as error:
                 self._log.debug("loads.read_failed", error=error)
                 continue

@@ -11,9 +11,8 @@ from typing import Final
 
 from ringcast_wire import EventLog, ProtocolError, names
 
-from ringcast._bus.bus import TRANSIENT, Bus
-from ringcast._bus.kv import Bucket, ConflictError
-from ringcast._bus.multi_get import read_entries
+from ringcast._bus.buckets import Bucket, ConflictError
+from ringcast._bus.bus import TRANSIENT
 from ringcast._coordination.sticky_times import Clock, StickyTimes
 from ringcast._protocol.sticky.leader import TOUCH_S
 from ringcast._protocol.sticky.loads import KeyLoad, LoadMeter, decode_loads, encode_loads, reported
@@ -103,9 +102,7 @@ def differ(before: Mapping[str, KeyLoad], after: Mapping[str, KeyLoad]) -> bool:
     return False
 
 
-async def read_loads(
-    bus: Bus, bucket: Bucket, workers: Collection[str], log: EventLog
-) -> dict[str, dict[str, KeyLoad]]:
+async def read_loads(bucket: Bucket, workers: Collection[str], log: EventLog) -> dict[str, dict[str, KeyLoad]]:
     """What these workers report, by key and worker; a report that can't be read counts for nothing.
 
     Raises:
@@ -115,7 +112,7 @@ async def read_loads(
     ordered = sorted(workers)
     for start in range(0, len(ordered), _RECORDS_AT_ONCE):
         asked = ordered[start : start + _RECORDS_AT_ONCE]
-        entries = await read_entries(bus, bucket.name, [names.load_key(worker_id) for worker_id in asked], "loads")
+        entries = await bucket.read([names.load_key(worker_id) for worker_id in asked], "loads")
         for worker_id in asked:
             entry = entries.get(names.load_key(worker_id))
             if entry is None or entry.data is None:

@@ -20,8 +20,7 @@ from ringcast_wire.owner_records import (
     decode_term,
 )
 
-from ringcast._bus.bus import Bus
-from ringcast._bus.kv import Bucket, BucketWatch, ConflictError
+from ringcast._bus.buckets import Buckets, ConflictError
 from ringcast._coordination.sticky_wishes import WishRecords
 from ringcast._protocol.kv_mirror import Entry, KvMirror
 from ringcast._protocol.sticky.leader import TOUCH_S
@@ -44,15 +43,14 @@ class OwnerRecords:
 
     def __init__(
         self,
-        bus: Bus,
+        buckets: Buckets,
         store: str,
         keys: tuple[str, ...],
         partitions: int,
         changed: Callable[[str], None],
         log: EventLog,
     ) -> None:
-        self.bucket = Bucket(bus, names.owners_bucket(store))
-        self._bus = bus
+        self.bucket = buckets.bucket(names.owners_bucket(store))
         self._store = store
         self._keys = keys
         self._partitions = partitions
@@ -65,7 +63,7 @@ class OwnerRecords:
         self._states: dict[str, dict[str, State]] = {key: {} for key in keys}
         """By key and worker, as they come: each worker writes one, and each reads those of all."""
         self._misses = dict.fromkeys(keys, 0)
-        self._wishes = WishRecords(bus, store, keys, partitions, changed, log)
+        self._wishes = WishRecords(buckets, store, keys, partitions, changed, log)
         self._unreadable = 0
         self._step = 0
 
@@ -78,7 +76,7 @@ class OwnerRecords:
     async def _watch(self, worker_id: str) -> None:
         name = names.watch_name(self._store, worker_id)
         patterns = [f"{key}.>" for key in self._keys]
-        watch = BucketWatch(self._bus, self.bucket, name, patterns, self._mirror, lambda: None, self._log)
+        watch = self.bucket.watch(name, patterns, self._mirror, lambda: None, self._log)
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(RENEW_S):

@@ -21,9 +21,8 @@ from ringcast_wire import (
     names,
 )
 
-from ringcast._bus.bus import TRANSIENT, Bus
-from ringcast._bus.kv import Bucket, ConflictError
-from ringcast._bus.multi_get import Found, read_entries
+from ringcast._bus.buckets import Bucket, Buckets, ConflictError, Found
+from ringcast._bus.bus import TRANSIENT
 from ringcast._coordination.sticky_times import Clock, StickyTimes
 from ringcast._protocol.kv_mirror import Entry
 
@@ -50,7 +49,7 @@ class SessionKeeper:
 
     def __init__(
         self,
-        bus: Bus,
+        buckets: Buckets,
         bucket: Bucket,
         worker_id: str,
         record: LeaseRecord,
@@ -79,7 +78,7 @@ class SessionKeeper:
         """Whether nothing but refreshes of this process has stood there since the last one that was answered."""
         self.revision = 0
         """The highest of this process so far."""
-        bus.on_back(self.wake)
+        buckets.on_back(self.wake)
 
     async def take(self) -> None:
         """Takes the entry, once no other process has refreshed it for half of the time that a session lasts.
@@ -215,7 +214,7 @@ class SessionAnswer(NamedTuple):
     own: Found | None
 
 
-async def read_sessions(bus: Bus, bucket: Bucket, own: str, leases: Collection[str]) -> list[SessionAnswer]:
+async def read_sessions(bucket: Bucket, own: str, leases: Collection[str]) -> list[SessionAnswer]:
     """Reads the entries of these leases, the reader's own with each answer.
 
     Raises:
@@ -225,7 +224,7 @@ async def read_sessions(bus: Bus, bucket: Bucket, own: str, leases: Collection[s
     answers = []
     for start in range(0, max(len(others), 1), _KEYS_AT_ONCE):
         asked = [own, *others[start : start + _KEYS_AT_ONCE]]
-        entries = await read_entries(bus, bucket.name, [names.session_key(lease) for lease in asked], "sessions")
+        entries = await bucket.read([names.session_key(lease) for lease in asked], "sessions")
         present = {lease: entries.get(names.session_key(lease)) for lease in asked}
         found = {lease: entry for lease, entry in present.items() if entry is not None and entry.data is not None}
         answers.append(SessionAnswer(frozenset(asked), found, found.get(own)))

@@ -9,8 +9,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from ringcast_wire import EventLog, InvalidInputError, LimitExceededError, ProtocolError, limits, names
 
-from ringcast._bus.bus import Bus
-from ringcast._bus.kv import Bucket, BucketWatch, ConflictError
+from ringcast._bus.buckets import Bucket, Buckets, ConflictError
 from ringcast._protocol.kv_mirror import KvMirror
 from ringcast._protocol.sticky.plan import Wishes
 
@@ -95,15 +94,14 @@ class WishRecords:
 
     def __init__(
         self,
-        bus: Bus,
+        buckets: Buckets,
         store: str,
         keys: tuple[str, ...],
         partitions: int,
         changed: Callable[[str], None],
         log: EventLog,
     ) -> None:
-        self._bus = bus
-        self._bucket = Bucket(bus, names.wishes_bucket(store))
+        self._bucket = buckets.bucket(names.wishes_bucket(store))
         self._store = store
         self._keys = keys
         self._partitions = partitions
@@ -123,7 +121,7 @@ class WishRecords:
         """Keeps the mirror until cancelled."""
         name = names.watch_name(self._store, worker_id)
         patterns = [names.wishes_key(key) for key in self._keys]
-        await BucketWatch(self._bus, self._bucket, name, patterns, self._mirror, lambda: None, self._log).run()
+        await self._bucket.watch(name, patterns, self._mirror, lambda: None, self._log).run()
 
     @property
     def settled(self) -> bool:

@@ -18,8 +18,8 @@ from ringcast_wire import (
     names,
 )
 
-from ringcast._bus.bus import Bus, NoJetStreamError, NotFoundError, translated
-from ringcast._bus.kv import Bucket
+from ringcast._bus.buckets import Buckets
+from ringcast._bus.bus import Bus, NoJetStreamError, translated
 from ringcast._common.config import WorkerConfig
 
 
@@ -47,7 +47,7 @@ def decode_metadata(entries: dict[str, bytes]) -> StoreMetadata:
     return StoreMetadata(StoreSettings.from_kv(entries), decode_migration(step) if step else None)
 
 
-async def load_settings(bus: Bus, store: str) -> StoreMetadata:
+async def load_settings(buckets: Buckets, store: str) -> StoreMetadata:
     """The settings of a store, from its metadata bucket.
 
     Raises:
@@ -57,13 +57,12 @@ async def load_settings(bus: Bus, store: str) -> StoreMetadata:
         MismatchError: the store needs another version of this package.
         ProtocolError: the step of its migration can't be read.
     """
-    bucket = Bucket(bus, names.meta_bucket(store))
+    bucket = buckets.bucket(names.meta_bucket(store))
     unknown = UnknownStoreError(f"store {store!r} does not exist on this NATS: create it first", field="store")
     with translated(f"reading the settings of store {store}"):
         try:
-            await bus.check_stream(bucket.stream)
-        except NotFoundError:
-            raise unknown from None
+            if not await bucket.exists():
+                raise unknown
         except NoJetStreamError as error:
             raise UnavailableError("JetStream is not enabled on this NATS server") from error
         fields = StoreSettings.__struct_fields__
@@ -79,7 +78,9 @@ async def load_settings(bus: Bus, store: str) -> StoreMetadata:
     return decode_metadata(values)
 
 
-async def find_store(bus: Bus, config: WorkerConfig, *, patient: bool, log: EventLog) -> StoreMetadata:
+async def find_store(
+    bus: Bus, buckets: Buckets, config: WorkerConfig, *, patient: bool, log: EventLog
+) -> StoreMetadata:
     """Connects and reads the settings; a worker that has rows to serve meanwhile (``patient``) tries until it can.
 
     Raises:
@@ -92,7 +93,7 @@ async def find_store(bus: Bus, config: WorkerConfig, *, patient: bool, log: Even
         try:
             if not bus.is_connected:
                 await bus.connect(config)
-            return await load_settings(bus, config.store)
+            return await load_settings(buckets, config.store)
         except (UnavailableError, UnknownStoreError) as error:
             if not patient:
                 raise

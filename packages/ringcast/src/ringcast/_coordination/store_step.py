@@ -16,8 +16,8 @@ from ringcast_wire import (
     stage_name,
 )
 
-from ringcast._bus.bus import TRANSIENT, Bus
-from ringcast._bus.kv import Bucket
+from ringcast._bus.buckets import Buckets
+from ringcast._bus.bus import TRANSIENT
 from ringcast._protocol.kv_mirror import Entry
 
 _NEVER_MIGRATED: Final = msgspec.json.encode(WIRE_VERSION)
@@ -32,13 +32,13 @@ class StoreStep:
     or whether NATS has lost the step. It is written after the step, so a step that is on its way back is waited for.
     """
 
-    def __init__(self, bus: Bus, store: str, log: EventLog) -> None:
+    def __init__(self, buckets: Buckets, store: str, log: EventLog) -> None:
         self.known: Migration | None = None
         """The highest step of those that could be read."""
         self.is_read = False
         """Whether it could be read yet: else nothing is known, not even that the store does not migrate."""
         self._store = store
-        self._bucket = Bucket(bus, names.meta_bucket(store))
+        self._bucket = buckets.bucket(names.meta_bucket(store))
         self._data: bytes | None = None
         self._log = log
 

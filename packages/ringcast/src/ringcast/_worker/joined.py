@@ -11,6 +11,7 @@ from ringcast_wire import EventLog, Migration, Mode, RingcastError, StoreSetting
 from ringcast_wire.migrating import Step
 from ringcast_wire.reports import assignment_digest
 
+from ringcast._bus.buckets import Buckets
 from ringcast._bus.bus import TRANSIENT, Bus, Delivery
 from ringcast._bus.consumers import Consumers, EventDemand
 from ringcast._bus.requests import FetchClient
@@ -50,6 +51,8 @@ class WorkerContext:
     step: Migration | None
     """The step of a migration that the store was at when the worker joined; ``None``: it has never migrated."""
     bus: Bus
+    buckets: Buckets
+    """Where its records stand, and those of the others."""
     keys: KeySessions
     process: Process
     stats: Stats
@@ -86,20 +89,20 @@ class JoinedWorker:
         self.participation.coordinator = self.coordinator
         self._full_records: FullRecords | None = None
         if settings.mode is Mode.FULL and not config.observe:
-            self._full_records = FullRecords(bus, config, lease, context.process.incarnation, log)
-        self.store_check = StoreCheck(bus, config.store, settings, log, observes=config.observe)
+            self._full_records = FullRecords(context.buckets, config, lease, context.process.incarnation, log)
+        self.store_check = StoreCheck(context.buckets, config.store, settings, log, observes=config.observe)
 
     def _coordinator(self) -> Coordinator | None:
         """What shares the partitions out; ``None`` for a worker that takes all."""
         context = self._context
-        config, settings, bus = context.config, context.settings, context.bus
+        config, settings, buckets = context.config, context.settings, context.buckets
         if settings.mode is not Mode.PARTITIONED or config.observe:
             return None
         if settings.strategy is Strategy.STICKY:
             times = StickyTimes.of(settings)
             self._exclusive = ExclusiveKeys(context.keys.by_key, context.log)
             coordinator = StickyCoordinator(
-                bus,
+                buckets,
                 config,
                 settings.partition_count,
                 record=context.process.record(),
@@ -115,7 +118,7 @@ class JoinedWorker:
                 self.lease.on_witnessed(coordinator.witnessed_by)
             return coordinator
         peers = PeerCoordinator(
-            bus,
+            buckets,
             config,
             settings,
             incarnation=context.process.incarnation,
@@ -131,7 +134,7 @@ class JoinedWorker:
         context, lease = self._context, self.lease
         keys = MigratingKeys(context.keys.by_key, context.log, spawn=self.tasks.spawn, cache=context.cache)
         store = MigratingStore(
-            context.bus,
+            context.buckets,
             context.config,
             context.settings,
             record=context.process.record(),

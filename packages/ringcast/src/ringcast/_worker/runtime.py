@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from ringcast_wire import EventLog, InUseError, Migration, MismatchError, Mode, StoreSettings, Strategy
 from ringcast_wire.tracing import Tracing
 
+from ringcast._bus.buckets import Buckets
 from ringcast._bus.bus import Bus, OpenBus
+from ringcast._bus.kv import NatsBuckets
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._bus.requests import FetchClient
 from ringcast._cache.cache import Cache
@@ -144,13 +146,14 @@ class Runtime:
 
     async def _participate(self, bus: Bus) -> None:
         """Connects, joins, and takes part until ``stopping`` is set."""
+        buckets = NatsBuckets(bus)
         try:
-            found = await find_store(bus, self._config, patient=bool(self.sessions), log=self._log)
+            found = await find_store(bus, buckets, self._config, patient=bool(self.sessions), log=self._log)
             settings = found.settings
             self._check(settings)
             await self._adopt(settings)
             async with FetchClient.open(bus, self._config.fetch_timeout_s) as fetches:
-                await self._take_part(bus, fetches, settings, found.step)
+                await self._take_part(bus, buckets, fetches, settings, found.step)
         finally:
             self._keys.stop_handlers()  # before their tasks are cancelled for a failure in here
 
@@ -194,8 +197,10 @@ class Runtime:
                 field="strategy",
             )
 
-    async def _take_part(self, bus: Bus, fetches: FetchClient, settings: StoreSettings, step: Migration | None) -> None:
-        lease = self.lease = self._make_lease(bus, settings)
+    async def _take_part(
+        self, bus: Bus, buckets: Buckets, fetches: FetchClient, settings: StoreSettings, step: Migration | None
+    ) -> None:
+        lease = self.lease = self._make_lease(buckets, settings)
         name = (*self._config.servers, self._config.store, self._config.worker_id)
         if name in self._process.running:
             raise InUseError(
@@ -205,16 +210,16 @@ class Runtime:
         self._process.running.add(name)
         try:
             await lease.grant()
-            await self._hold(bus, fetches, settings, step, lease)
+            await self._hold(bus, buckets, fetches, settings, step, lease)
         finally:
             self._process.running.discard(name)
 
-    def _make_lease(self, bus: Bus, settings: StoreSettings) -> LeaseSource:
+    def _make_lease(self, buckets: Buckets, settings: StoreSettings) -> LeaseSource:
         """The worker's own lease, or its host's. In mode FULL only its own keeps other processes off its id."""
         if self._config.observe:
             return NoLease()
         own = LeaseHolder(
-            bus,
+            buckets,
             self._config.worker_id,
             self._process.record(),
             refresh_s=self._config.lease_refresh_s,
@@ -235,7 +240,13 @@ class Runtime:
         )
 
     async def _hold(
-        self, bus: Bus, fetches: FetchClient, settings: StoreSettings, step: Migration | None, lease: LeaseSource
+        self,
+        bus: Bus,
+        buckets: Buckets,
+        fetches: FetchClient,
+        settings: StoreSettings,
+        step: Migration | None,
+        lease: LeaseSource,
     ) -> None:
         """Takes part with a lease that is held, and gives back in the end whatever it has taken."""
         config, host = self._config, self._host
@@ -244,6 +255,7 @@ class Runtime:
             settings,
             step,
             bus,
+            buckets,
             self._keys,
             self._process,
             self.stats,

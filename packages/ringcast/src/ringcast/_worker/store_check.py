@@ -15,7 +15,7 @@ from ringcast_wire import (
     UnavailableError,
 )
 
-from ringcast._bus.bus import Bus
+from ringcast._bus.buckets import Buckets
 from ringcast._coordination.store_settings import StoreMetadata, load_settings
 
 
@@ -29,8 +29,8 @@ class StoreCheck:
     joins what there is now. One that shares nothing out (``observes``) goes on as long as the partitions are the same.
     """
 
-    def __init__(self, bus: Bus, store: str, settings: StoreSettings, log: EventLog, *, observes: bool) -> None:
-        self._bus = bus
+    def __init__(self, buckets: Buckets, store: str, settings: StoreSettings, log: EventLog, *, observes: bool) -> None:
+        self._buckets = buckets
         self._store = store
         self._settings = settings
         self._names = ("mode", "partition_count") if observes else settings.__struct_fields__
@@ -53,7 +53,7 @@ class StoreCheck:
             await self._wanted.wait()
             self._wanted.clear()
             try:
-                found = await load_settings(self._bus, self._store)
+                found = await load_settings(self._buckets, self._store)
             except MismatchError:
                 raise
             except StoreDeletedError:

@@ -18,6 +18,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, StreamConfig, StreamInfo
 from ringcast_wire import EventLog, field_text, names
+from ringcast_wire.buckets import stream_of
 from ringcast_wire.permissions import API
 
 from ringcast_config_service.broker_state import DEFAULT_CONSUMER_LIMIT, AccountState, StreamState
@@ -33,7 +34,7 @@ _KINDS: Final = {
     names.notify_stream(""): "events",
     names.dead_stream(""): "dead_letters",
     **{
-        f"KV_{make('')}": kind
+        stream_of(make("")): kind
         for kind, make in {
             "settings": names.meta_bucket,
             "members": names.nodes_bucket,
@@ -44,7 +45,7 @@ _KINDS: Final = {
     },
 }
 """What a stream is for, by how its name begins; the name of the store follows."""
-_LEASES: Final = f"KV_{names.LEASES_BUCKET}"
+_LEASES: Final = stream_of(names.LEASES_BUCKET)
 
 
 class _Refusal(msgspec.Struct):

@@ -10,6 +10,7 @@ from nats.js import JetStreamContext
 from nats.js.errors import KeyDeletedError, KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 from nats.js.kv import KeyValue
 from ringcast_wire import names
+from ringcast_wire.buckets import stream_of
 
 from ringcast_config_service.repository import StoreRecord
 from ringcast_config_service.repository.mapping import store_deleted
@@ -53,7 +54,7 @@ async def remove_store(
     """
     of_sticky = (names.owners_bucket, names.wishes_bucket)
     buckets = (names.meta_bucket, names.nodes_bucket, names.groups_bucket, *of_sticky)
-    streams = [f"KV_{make(store)}" for make in buckets] + [names.notify_stream(store), names.dead_stream(store)]
+    streams = [stream_of(make(store)) for make in buckets] + [names.notify_stream(store), names.dead_stream(store)]
     found = {stream: await _made_at(js, stream) for stream in streams}
     if not await is_there():
         return

@@ -27,6 +27,7 @@ from ringcast_wire import (
     decode_record,
     names,
 )
+from ringcast_wire.buckets import DELETED, EXPECTED, WRONG_SEQUENCE, fixed, subject_of
 from ringcast_wire.reports import ReportAsker
 
 from ringcast_config_service.nats.calls import nats_calls
@@ -42,8 +43,6 @@ ANSWER_S: Final = 2.0
 _KEYS_AT_ONCE: Final = 50  # of at most 100, so that all are asked within two turns
 _WRITES_AT_ONCE: Final = 32
 _REQUEST_S: Final = 5.0
-_WRONG_SEQUENCE: Final = (10071, 10164)
-_EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 
 
 class _Place(NamedTuple):
@@ -166,16 +165,12 @@ class GoneWorkers:
 
     async def _mark(self, store: str, place: _Place) -> None:
         name = names.state_key(place.key, place.worker_id)
-        subject = f"$KV.{names.owners_bucket(store)}.{name}"
-        headers = {
-            "KV-Operation": "DEL",
-            names.HEADER_GONE: str(place.registered_at),
-            _EXPECTED: str(place.said_at),
-        }
+        subject = subject_of(names.owners_bucket(store), name)
+        headers = {**DELETED, names.HEADER_GONE: str(place.registered_at), EXPECTED: fixed(place.said_at)}
         try:
             await self._js.publish(subject, b"", headers=headers)
         except APIError as error:
-            if error.err_code not in _WRONG_SEQUENCE:
+            if error.err_code not in WRONG_SEQUENCE:
                 raise
             await self._check_other(store, name, place)
 

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Final, NamedTuple
 
 from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
-from ringcast_wire import UnavailableError, names
-from ringcast_wire.migrating import said_gone
+from ringcast_wire import UnavailableError
+from ringcast_wire.buckets import BucketAnswer, StoredRecord, question, stream_of
 
 _ANSWER_S: Final = 5.0
-_MARKERS: Final = ("KV-Operation", "Nats-Marker-Reason")
-
-
-class Marker(NamedTuple):
-    """What stands in place of an entry that was deleted."""
-
-    revision: int
-    may_call: bool
-    """Of a registration: calls of its worker may have run then."""
-    gone: int | None
-    """Of a state: an operator has said so of its worker, as of this revision of its registration."""
 
 
 class Latest(NamedTuple):
@@ -32,7 +19,8 @@ class Latest(NamedTuple):
 
     entries: dict[str, tuple[int, bytes]]
     """By name, with their revisions."""
-    markers: dict[str, Marker]
+    markers: dict[str, StoredRecord]
+    """What stands in the places of entries that were deleted."""
     stored_s: dict[str, float]
     """When each entry was stored, in Unix time by the server's clock."""
     up_to: int
@@ -59,7 +47,7 @@ async def read_newest(js: JetStreamContext, bucket: str, patterns: Sequence[str]
 
 async def _read_newest(js: JetStreamContext, bucket: str, patterns: Sequence[str]) -> Latest:
     try:
-        last = (await js.stream_info(f"KV_{bucket}")).state.last_seq
+        last = (await js.stream_info(stream_of(bucket))).state.last_seq
     except NotFoundError:
         return Latest({}, {}, {}, 0)
     for _ in range(_TRIES):
@@ -76,34 +64,24 @@ async def read_latest(js: JetStreamContext, bucket: str, patterns: Sequence[str]
     Raises:
         UnavailableError: it refuses, or its answer is incomplete.
     """
-    stream, prefix = f"KV_{bucket}", f"$KV.{bucket}."
+    stream = stream_of(bucket)
     nc = js._nc  # the client of JetStream has no call for this
     inbox = nc.new_inbox()
     answers = await nc.subscribe(inbox)
-    found = Latest({}, {}, {}, 0)
-    last = "0"
+    answer = BucketAnswer(bucket, stream)
     try:
-        question = json.dumps({"multi_last": [prefix + pattern for pattern in patterns]}).encode()
-        await nc.publish(f"$JS.API.DIRECT.GET.{stream}", question, reply=inbox)
+        await nc.publish(f"$JS.API.DIRECT.GET.{stream}", question(bucket, patterns), reply=inbox)
         while True:
             message = await answers.next_msg(_ANSWER_S)
-            headers = message.headers or {}
-            status = headers.get("Status")
-            if status == "204" and headers.get("Nats-Last-Sequence") == last:
-                return found._replace(up_to=int(headers["Nats-UpTo-Sequence"]))
-            if status == "404":
-                # Where there was an entry a moment ago the server lags behind, or it has just aged out.
-                return Latest({}, {}, {}, 0)
-            if status is not None:
-                raise UnavailableError(f"{stream} can't be read: {status} {headers.get('Description', '')}".rstrip())
-            if headers.get("Nats-Last-Sequence") != last:
-                raise UnavailableError(f"an answer about {stream} is incomplete: try again")
-            last = headers["Nats-Sequence"]
-            name = headers["Nats-Subject"].removeprefix(prefix)
-            if not any(marker in headers for marker in _MARKERS):
-                found.entries[name] = int(last), message.data
-                found.stored_s[name] = datetime.fromisoformat(headers["Nats-Time-Stamp"]).timestamp()
-            else:
-                found.markers[name] = Marker(int(last), names.HEADER_MAY_CALL in headers, said_gone(headers))
+            if answer.take(message.headers or {}, message.data):
+                break
     finally:
         await answers.unsubscribe()
+    found = Latest({}, {}, {}, answer.up_to)
+    for name, record in answer.records.items():
+        if record.data is not None:
+            found.entries[name] = record.revision, record.data
+            found.stored_s[name] = record.stored_s
+        else:
+            found.markers[name] = record
+    return found

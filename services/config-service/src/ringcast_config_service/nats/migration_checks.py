@@ -23,6 +23,7 @@ from ringcast_wire import (
     names,
     stage_name,
 )
+from ringcast_wire.buckets import stream_of, subject_of
 from ringcast_wire.ended_sessions import Span, believed, decode_gone
 from ringcast_wire.migrating import Step, counted, may_end, may_finish, possible_members, unguarded
 from ringcast_wire.owner_records import State, Table, check_numbers, decode_state, decode_table
@@ -186,9 +187,9 @@ async def read_bucket(js: JetStreamContext, bucket: str) -> Latest:
     Raises:
         UnavailableError: no server answers that has all that was written before.
     """
-    stream, prefix = f"KV_{bucket}", f"$KV.{bucket}."
+    prefix = subject_of(bucket, "")
     try:
-        state = (await js.stream_info(stream, subjects_filter=f"{prefix}>")).state
+        state = (await js.stream_info(stream_of(bucket), subjects_filter=f"{prefix}>")).state
     except NotFoundError:
         return Latest({}, {}, {}, 0)
     found = Latest({}, {}, {}, state.last_seq)

@@ -17,6 +17,7 @@ from typing import Any, Final
 from nats.js.api import DiscardPolicy, Placement, StorageType, StreamConfig
 from ringcast_service import at_least, duration_s, setting, size
 from ringcast_wire import limits, names
+from ringcast_wire.buckets import stream_of, subject_of
 from ringcast_wire.owner_records import RECORD_AGE_S
 
 EVENTS_PER_PARTITION: Final = 64
@@ -63,7 +64,7 @@ class StreamSizes:
 def leases(sizes: StreamSizes) -> StreamConfig:
     """The bucket of leases."""
     bucket = names.LEASES_BUCKET
-    subjects = [f"$KV.{bucket}.*", f"$KV.{bucket}.*.*"]  # a worker's, and those that an agent has had
+    subjects = [subject_of(bucket, "*"), subject_of(bucket, "*.*")]  # a worker's, and those that an agent has had
     return _bucket(
         bucket, subjects, limits.MAX_RECORD_BYTES, limits.LEASE_TTL_S, sizes.leases_max_bytes, sizes.lease_tags
     )
@@ -72,7 +73,7 @@ def leases(sizes: StreamSizes) -> StreamConfig:
 def of_store(store: str, sizes: StreamSizes) -> Iterator[StreamConfig]:
     """The streams of a store, in the order in which they get room where there is little."""
     meta, nodes = names.meta_bucket(store), names.nodes_bucket(store)
-    yield _bucket(meta, [f"$KV.{meta}.>"], limits.MAX_SETTING_BYTES, None, META_BYTES, ())
+    yield _bucket(meta, [subject_of(meta, ">")], limits.MAX_SETTING_BYTES, None, META_BYTES, ())
     yield StreamConfig(
         name=names.notify_stream(store),
         subjects=[names.notify_stream_subjects(store)],
@@ -83,7 +84,7 @@ def of_store(store: str, sizes: StreamSizes) -> Iterator[StreamConfig]:
         **_COMMON,
     )
     slots = (names.slot_key("*", slot) for slot in range(limits.MAX_WORKERS_PER_KEY))
-    subjects = [f"$KV.{nodes}.{name}" for name in (names.node_key("*", "*"), *slots)]
+    subjects = [subject_of(nodes, name) for name in (names.node_key("*", "*"), *slots)]
     yield _bucket(nodes, subjects, limits.MAX_RECORD_BYTES, NODE_TTL_S, sizes.members_max_bytes, sizes.lease_tags)
     yield StreamConfig(
         name=names.dead_stream(store),
@@ -99,7 +100,7 @@ def of_store(store: str, sizes: StreamSizes) -> Iterator[StreamConfig]:
 def groups(store: str, sizes: StreamSizes) -> StreamConfig:
     """The bucket of how far the groups of a store have come. A store is served without it, too."""
     bucket = names.groups_bucket(store)
-    subjects = [f"$KV.{bucket}.{names.seal_key('*', '*', '*')}"]
+    subjects = [subject_of(bucket, names.seal_key("*", "*", "*"))]
     return _bucket(bucket, subjects, limits.MAX_RECORD_BYTES, SEAL_TTL_S, sizes.groups_max_bytes, ())
 
 
@@ -109,7 +110,7 @@ def owners(store: str, sizes: StreamSizes) -> StreamConfig:
     of_key = (names.term_key("*"), names.table_key("*"), names.state_key("*", "*"), names.gone_key("*", "*"))
     keys = (*of_key, names.session_key("*"), names.load_key("*"))
     record_bytes = limits.MAX_TABLE_BYTES + limits.CHUNK_HEADROOM_BYTES
-    subjects = [f"$KV.{bucket}.{key}" for key in keys]
+    subjects = [subject_of(bucket, key) for key in keys]
     return _bucket(bucket, subjects, record_bytes, OWNERS_TTL_S, sizes.members_max_bytes, sizes.lease_tags)
 
 
@@ -118,7 +119,7 @@ def wishes(store: str) -> StreamConfig:
     what an operator wants counts until it is taken back, also where no worker runs meanwhile."""
     bucket = names.wishes_bucket(store)
     record_bytes = limits.MAX_WISHES_BYTES + limits.CHUNK_HEADROOM_BYTES
-    return _bucket(bucket, [f"$KV.{bucket}.{names.wishes_key('*')}"], record_bytes, None, WISHES_BYTES, ())
+    return _bucket(bucket, [subject_of(bucket, names.wishes_key("*"))], record_bytes, None, WISHES_BYTES, ())
 
 
 _COMMON: Final[dict[str, Any]] = {
@@ -135,7 +136,7 @@ def _bucket(
 ) -> StreamConfig:
     """A key-value bucket as the client libraries know it, but without roll-ups, and for known names alone."""
     return StreamConfig(
-        name=f"KV_{bucket}",
+        name=stream_of(bucket),
         subjects=subjects,
         storage=StorageType.FILE,
         max_msgs_per_subject=1,

@@ -27,6 +27,8 @@ class Caller(Protocol):
     def now(self) -> float:
         """Its own clock."""
 
+    def __hash__(self) -> int: ...
+
 
 @dataclass
 class Call:
@@ -46,7 +48,9 @@ class Judge:
     """Holds the promises against what really happens, by clocks and fences of its own."""
 
     def __init__(self, partitions: int) -> None:
-        self._partitions = partitions
+        self._partitions = range(partitions)
+        self.active: dict[Caller, set[int]] = {}
+        """The partitions that each process was active for after its last turn."""
         self.calls: dict[int, list[Call]] = {}
         self.highest: dict[int, int] = {}
         self.holders: dict[tuple[int, int], object] = {}
@@ -75,16 +79,22 @@ class Judge:
     def ends(self, call: Call) -> None:
         self.calls[call.partition].remove(call)
 
-    def look(self, processes: Sequence[Caller]) -> None:
-        """No two owners are active at once."""
-        owners: dict[int, Caller] = {}
-        for process in processes:
-            if process.now < process.true_fence and process.is_guarded:
-                for partition in range(self._partitions):
-                    if process.ownership.state_of(partition) is OwnedState.ACTIVE:
-                        other = owners.setdefault(partition, process)
-                        if other is not process and {other.ownership.rule, process.ownership.rule} != {Rule.PEERS}:
-                            raise Violation(f"partition {partition}: {other} and {process} are active at once")
+    def look(self, process: Caller, processes: Sequence[Caller]) -> None:
+        """No two owners are active at once. To be called after each turn of a process: its states change in no other.
+
+        The states of the others are those after their own last turns; their fences only pass meanwhile.
+        """
+        state_of = process.ownership.state_of
+        mine = {number for number in self._partitions if state_of(number) is OwnedState.ACTIVE}
+        self.active[process] = mine
+        if not mine or not _may_call(process):
+            return
+        for other in processes:
+            if other is process or mine.isdisjoint(self.active.get(other, ())) or not _may_call(other):
+                continue
+            if {other.ownership.rule, process.ownership.rule} != {Rule.PEERS}:
+                partition = min(mine & self.active[other])
+                raise Violation(f"partition {partition}: {other} and {process} are active at once")
 
     def settled(self, table: Table | None, processes: Sequence[Caller], drains: Set[str]) -> None:
         """Once faults have ended, every partition has its owner, and no worker more than its share."""
@@ -102,6 +112,11 @@ class Judge:
             if owner.ownership.state_of(number) is not OwnedState.ACTIVE:
                 raise Violation(f"partition {number} is {owner.ownership.state_of(number).name} at its owner {owner}")
             loads[owner] += 1
-        most = math.ceil(self._partitions / len(taking))
+        most = math.ceil(len(self._partitions) / len(taking))
         if any(load > (most if one in taking else 0) for one, load in loads.items()):
             raise Violation(f"loads are {loads}: at most {most} are allowed, and only at {taking}")
+
+
+def _may_call(process: Caller) -> bool:
+    """Whether calls that exclusive ownership answers for can start in a process."""
+    return process.is_guarded and process.now < process.true_fence

@@ -14,7 +14,7 @@ from ringcast._protocol.sticky.ownership import Ownership
 from ringcast._protocol.sticky.witness import Witness
 from ringcast_wire import names
 from ringcast_wire.ended_sessions import Span, believed, decode_gone
-from ringcast_wire.owner_records import State, Table, decode_state, decode_table
+from ringcast_wire.owner_records import State, Table, decode_state, decode_table, decode_term
 
 KEY = "list"
 HOSTS = ("h0", "h1")
@@ -23,6 +23,7 @@ TIMES = FenceTimes(10_000, 500)
 LEADER_TIMES = LeaderTimes(prepare_s=8.0, passed_over_s=20.0)
 
 state_of = lru_cache(1024)(decode_state)
+term_of = lru_cache(1024)(decode_term)
 table_of = lru_cache(1024)(partial(decode_table, partitions=PARTITIONS))
 gone_of = lru_cache(1024)(decode_gone)
 """The same bytes are read again and again."""

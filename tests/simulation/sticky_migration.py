@@ -42,6 +42,7 @@ class MigratingProcess(Process):
 
     def tick(self) -> None:
         if self.is_alive and not self.paused:
+            self.world.turns.append(self)
             if self.now >= self.hear_at:
                 self.hear_at = self.now + _HEAR_S
                 self.believe()
@@ -230,6 +231,7 @@ class MigratingWorld(World):
                 self.give_up(process)
             if process.ownership.record.leaving and not process.is_leaving:
                 process.is_leaving = True
+                self.turns.append(process)
                 process.believe()
 
     def stop_soon_for_another(self, process: Process) -> None:

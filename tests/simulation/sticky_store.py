@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from operator import itemgetter
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,8 @@ class Store:
 
     def read_leases(self, now: float, lag_s: float) -> dict[str, int]:
         self._expire(now)
-        past = [leases for at, leases in self._past if at <= now - lag_s]
-        return {name: lease.revision for name, lease in (past[-1] if past else {}).items()}
+        past = bisect_right(self._past, now - lag_s, key=itemgetter(0))
+        return {name: lease.revision for name, lease in (self._past[past - 1][1] if past else {}).items()}
 
     def put(self, name: str, value: bytes, last: int) -> int:
         """The new revision, or 0 where it is not ``last``."""

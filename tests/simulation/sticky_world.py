@@ -9,14 +9,14 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any, ClassVar, Self
 
 from ringcast._protocol.sticky.fence import CLOCK_SKEW
-from ringcast._protocol.sticky.leader import TakeTerm, View, WriteTable
+from ringcast._protocol.sticky.leader import Step, TakeTerm, View, WriteTable
 from ringcast._protocol.sticky.ownership import Deed, OwnedState
 from ringcast._protocol.sticky.plan import Wishes
 from ringcast_wire import names
@@ -36,6 +36,7 @@ from tests.simulation.sticky_machines import (
     states_among,
     table_among,
     table_of,
+    term_of,
 )
 from tests.simulation.sticky_store import Lease, Store
 
@@ -47,6 +48,18 @@ _MISSES = 3
 """After so many readings without a table it counts as lost, as in the coordinator."""
 _APART_S = 60.0
 """Between the loss of a table and that of a state. A worker of which neither is known is not waited for."""
+
+
+class Records:
+    """What one process knows of the records of the key."""
+
+    def __init__(self, nodes: Mapping[str, tuple[int, bytes]]) -> None:
+        self.term_revision, term = nodes.get(names.term_key(KEY), (0, b""))
+        self.table_revision, table = nodes.get(names.table_key(KEY), (0, b""))
+        self.term = term_of(term) if term else None
+        self.table = table_of(table) if table else None
+        self.states = states_among(nodes)
+        self.gone = gone_among(nodes, self.states)
 
 
 class Process:
@@ -67,6 +80,11 @@ class Process:
         self.evidence = machines.evidence(TIMES.give_away_s)
         self.leader = machines.leader(worker_id, PARTITIONS, self.evidence, TIMES.give_away_s, LEADER_TIMES)
         self.nodes: dict[str, tuple[int, bytes]] = {}
+        self.known: Records | None = None
+        """What ``nodes`` say, until they say something else."""
+        self.led: Step | None = None
+        self.led_by: View | None = None
+        """What the leader said last, and what it had seen; ``None``: it has not seen what there is to see now."""
         self.live: frozenset[str] = frozenset()
         self.heard: dict[str, tuple[int, float]] = {}
         self.lease_revision, self.continues = 0, False
@@ -116,10 +134,12 @@ class Process:
         if self.is_alive and self.paused:
             self.inbox.append(what)
         elif self.is_alive:
+            self.world.turns.append(self)
             what()
 
     def resume(self) -> None:
         self.paused = False
+        self.world.turns.append(self)
         waiting, self.inbox = self.inbox, []
         if self.world.draw.random() < 0.5:
             self.call()  # before it has looked at any clock or message
@@ -132,6 +152,7 @@ class Process:
         self.world.after(_TICK_S, self.tick)
         if self.paused:
             return
+        self.world.turns.append(self)
         self.call()
         now = self.now
         if now >= self.refresh_at:
@@ -162,6 +183,7 @@ class Process:
                 self.ownership.refreshed(asked_at, revision, self.now, continued=self.continues)
                 self.continues = True
                 self.evidence.wrote(revision, asked_at)
+                self.led_by = None
                 self.act()
             elif other is not None and other.incarnation != self.incarnation:
                 self.world.stop(self)
@@ -174,10 +196,11 @@ class Process:
 
     def read_leases(self) -> None:
         lag_s = self.world.draw.choice((0.0, 0.0, 0.0, self.world.draw.uniform(0.0, 12.0)))
-        asked = {self.worker_id, *self.live, *self.states(), *(w for w in self.world.names)}
+        asked = {self.worker_id, *self.live, *self.records().states, *(w for w in self.world.names)}
 
         def answered(found: dict[str, int]) -> None:
             self.evidence.answered(asked, found, found.get(self.worker_id, 0), self.now)
+            self.led_by = None
             for name, revision in found.items():
                 if revision > self.heard.get(name, (0, 0.0))[0]:
                     self.heard[name] = revision, self.now
@@ -195,6 +218,7 @@ class Process:
                 self.see(name, entry)
             for name in [name for name, (seen, _) in self.nodes.items() if name not in entries and seen <= revision]:
                 del self.nodes[name]
+                self.known = None
             self.misses = 0 if names.table_key(KEY) in self.nodes else self.misses + 1
             if self.misses >= _MISSES:
                 self.ownership.obey(None, self.now)
@@ -206,6 +230,7 @@ class Process:
     def see(self, name: str, entry: tuple[int, bytes]) -> None:
         if entry[0] > self.nodes.get(name, (0, b""))[0]:
             self.nodes[name] = entry
+            self.known = None
             if name == names.table_key(KEY):
                 self.ownership.obey(table_of(entry[1]), self.now)
 
@@ -213,21 +238,21 @@ class Process:
         self.see(name, entry)
         self.act()
 
-    def states(self) -> dict[str, Any]:
-        return states_among(self.nodes)
+    def records(self) -> Records:
+        if self.known is None:
+            self.known = Records(self.nodes)
+        return self.known
 
     def view(self) -> View:
-        states = self.states()
-        term_revision, term = self.nodes.get(names.term_key(KEY), (0, b""))
-        table_revision, table = self.nodes.get(names.table_key(KEY), (0, b""))
+        known = self.records()
         return View(
-            term=decode_term(term) if term else None,
-            term_revision=term_revision,
-            table=table_of(table) if table else None,
-            table_revision=table_revision,
-            states=states,
+            term=known.term,
+            term_revision=known.term_revision,
+            table=known.table,
+            table_revision=known.table_revision,
+            states=known.states,
             live=self.live,
-            gone=gone_among(self.nodes, states),
+            gone=known.gone,
             wishes=self.world.wishes,
         )
 
@@ -253,12 +278,19 @@ class Process:
             self.ownership.close()
         elif self.ownership.has_left and not record.session:
             self.world.leaves(self)
-        step = self.leader.step(self.view(), self.now)
-        match step.write:
+        match self.lead().write:
             case TakeTerm(term, last):
                 self.write("lead", names.term_key(KEY), encode_term(term), last)
             case WriteTable(table, last):
                 self.write("lead", names.table_key(KEY), encode_table(table), last)
+
+    def lead(self) -> Step:
+        """What the leader says, asked as the coordinator asks it: of what is new, when it wants to be, and to try again."""
+        view = self.view()
+        is_idle = self.led is not None and self.led.write is None and view == self.led_by
+        if self.led is None or not is_idle or (self.led.wake_at is not None and self.led.wake_at <= self.now):
+            self.led, self.led_by = self.leader.step(view, self.now), view
+        return self.led
 
     def prepared(self, partition: int, token: int) -> None:
         self.ownership.ready(partition, token, self.now)
@@ -308,6 +340,7 @@ class Process:
 
     def end(self, call: Call) -> None:
         if call in self.open_calls:
+            self.world.turns.append(self)
             self.open_calls.remove(call)
             self.world.judge.ends(call)
             self.ownership.end_call(call.partition, self.now)
@@ -335,6 +368,8 @@ class World:
         self.judge = Judge(PARTITIONS)
         self.wishes = Wishes()
         self.processes: list[Process] = []
+        self.turns: list[Process] = []
+        """The processes that something has happened in by the event that is being handled."""
         self.names = [f"w{n}" for n in range(self.draw.randint(2, 4))]
         self.spare = [f"w{n}" for n in range(len(self.names), 6)]
         self.faulty = True
@@ -438,10 +473,10 @@ class World:
     def kill(self) -> None:
         """Kills the processes whose state has come."""
         for process, state in list(self.doomed.items()):
-            found = {process.ownership.state_of(number) for number in range(PARTITIONS)}
+            state_of = process.ownership.state_of
             if not process.is_alive:
                 del self.doomed[process]
-            elif state in found and not process.paused:
+            elif not process.paused and any(state_of(number) is state for number in range(PARTITIONS)):
                 del self.doomed[process]
                 self.log(f"killed {process} with a partition in {state.name}")
                 self.killed_in.add(state)
@@ -480,14 +515,21 @@ class World:
             while self.queue and self.now < FAULTS_S + QUIET_S:
                 self.now, _, what = heapq.heappop(self.queue)
                 what()
-                self.judge.look(self.processes)
-                if self.doomed:
-                    self.kill()
+                self.look()
             self.settle()
         except Violation as violation:
             last = "\n".join(self.trace[-25:])
             raise Violation(f"seed {self.seed}, at {self.now:.2f} s: {violation}\n{last}") from None
         return self
+
+    def look(self) -> None:
+        """After an event: most have happened to one process."""
+        for process in self.turns:
+            if process.is_alive:
+                self.judge.look(process, self.processes)
+        self.turns.clear()
+        if self.doomed:
+            self.kill()
 
     def settle(self) -> None:
         self.judge.settled(table_among(self.store.nodes), self.processes, self.wishes.drains)

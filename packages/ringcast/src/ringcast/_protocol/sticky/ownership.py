@@ -181,13 +181,20 @@ class Ownership:
     @property
     def record(self) -> State:
         """What the worker's state in the bucket is to say."""
-        listed: dict[OwnedState, list[tuple[int, int]]] = {OwnedState.PREPARED: [], OwnedState.RELEASED: []}
-        for owned in self._kept_partitions():
-            if owned.state not in listed:
+        prepared: list[tuple[int, int]] = []
+        released: list[tuple[int, int]] = []
+        for number in self._kept:
+            owned = self._partitions[number]
+            if owned.state is OwnedState.PREPARED:
+                # What the leader has to hear of: that it may go on.
+                listed, said = prepared, Aim.OFFER
+            elif owned.state is OwnedState.RELEASED:
+                listed, said = released, Aim.RELEASE
+            else:
                 continue
-            aim, token = self._aim(owned.number)
-            if owned.token == token and (aim, owned.state) in _SAID:
-                listed[owned.state].append((owned.number, token))
+            aim, token = self._aim(number)
+            if aim is said and owned.token == token:
+                listed.append((number, token))
         return State(
             lease=self._lease,
             session=self._number,
@@ -195,8 +202,8 @@ class Ownership:
             ended=self._ended,
             # Not the epoch of each table: all workers would write their states with every step of the leader.
             seen=self._acts_since,
-            prepared=tuple(listed[OwnedState.PREPARED][:MAX_MOVING]),
-            released=tuple(listed[OwnedState.RELEASED][:MAX_MOVING]),
+            prepared=tuple(sorted(prepared)[:MAX_MOVING]),
+            released=tuple(sorted(released)[:MAX_MOVING]),
             leaving=self._leaving,
             capacity=self._capacity,
             agent=self.agent,
@@ -227,13 +234,15 @@ class Ownership:
     @property
     def has_left(self) -> bool:
         """Whether a worker that leaves owns nothing any more, and runs no call."""
+        if not self._leaving:
+            return False
         table = self._table
         owns = table is not None and (
             any(_is_of(table.entries[number].owner, self._worker_id) for number in self._named)
             if table.rule is Rule.OWNERS
             else bool(self._share)
         )
-        return self._leaving and not owns and not self.is_draining
+        return not owns and not self.is_draining
 
     @property
     def is_draining(self) -> bool:
@@ -460,8 +469,6 @@ class Ownership:
 
 
 _WANTS: Final = (Aim.OFFER, Aim.HOLD)
-_SAID: Final = ((Aim.OFFER, OwnedState.PREPARED), (Aim.RELEASE, OwnedState.RELEASED))
-"""What the leader has to hear of: that it may go on."""
 
 
 def _is_quiet(owned: OwnedPartition) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -14,13 +15,10 @@ from typing import Any, Final
 from unittest.mock import patch
 
 import nats.errors
-from ringcast_config_service import handlers, releases
 from ringcast_config_service.config import Config
 from ringcast_config_service.core import Core
-from ringcast_config_service.nats import broker, relay
+from ringcast_config_service.nats import relay
 from ringcast_config_service.repository import OutboxRecord, StoreRecord, WriteRequest, Written, base, writes
-from ringcast_config_service.repository.sqlite import releases as release_records
-from ringcast_config_service.repository.sqlite import repository, writer
 from ringcast_config_service.repository.sqlite.history import SqliteHistories
 from ringcast_config_service.repository.sqlite.outbox import SqliteOutbox
 from ringcast_config_service.repository.sqlite.reader import SqliteReader
@@ -29,7 +27,6 @@ from ringcast_config_service.repository.sqlite.session import Sessions
 from ringcast_config_service.repository.sqlite.writer import SqliteWriter
 from ringcast_config_service.repository.writes import CurrentState, Plan
 from ringcast_config_service.telemetry import Telemetry
-from ringcast_config_service.writes import group_writer, write_queues
 from ringcast_config_service.writes.batches import RowInput
 from ringcast_wire import FetchReply, RingcastError, UnavailableError
 from typing_extensions import override
@@ -49,6 +46,7 @@ RELAY_POLL_S: Final = 0.5
 QUEUED_EVENTS: Final = 24
 """Far fewer than the service's 8,192, so that some are left to the outbox."""
 
+_SERVICE: Final = "ringcast_config_service."
 STEPS_THAT_MAY_CRASH: Final = ("commit", "outbox", "published", "answer")
 
 
@@ -239,7 +237,15 @@ def simulated_service(random: Random, database: Database) -> Iterator[None]:
         return found
 
     plan_writes = writes.plan_writes
-    time = SimpleNamespace(monotonic=clock, perf_counter=clock, time=lambda: current(Service).wall_s())
+    own_time = SimpleNamespace(
+        monotonic=clock,
+        perf_counter=clock,
+        clock_gettime=lambda _clock: clock(),
+        time=lambda: current(Service).wall_s(),
+    )
+    database_time = SimpleNamespace(
+        monotonic=clock, time=database.now_s, time_ns=lambda: int(database.now_s() * 1e9), sleep=time.sleep
+    )
     secrets = SimpleNamespace(token_hex=token_hex)
     uuid = SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=token_hex(8)))
     logger = logging.getLogger("ringcast_config_service")
@@ -247,12 +253,11 @@ def simulated_service(random: Random, database: Database) -> Iterator[None]:
     logger.setLevel(logging.CRITICAL + 1)
     with ExitStack() as stack:
         stack.callback(logger.setLevel, level)
-        for module in (handlers, group_writer, write_queues, releases, broker):
-            stack.enter_context(patch.object(module, "time", time))
+        for name, module in list(sys.modules.items()):
+            if name.startswith(_SERVICE) and getattr(module, "time", None) is time:
+                of_database = name.startswith(f"{_SERVICE}repository.")
+                stack.enter_context(patch.object(module, "time", database_time if of_database else own_time))
         stack.enter_context(patch.object(base, "secrets", secrets))
-        database_time = SimpleNamespace(time=database.now_s, time_ns=lambda: int(database.now_s() * 1e9))
-        for module in (repository, writer, release_records):
-            stack.enter_context(patch.object(module, "time", database_time))
         stack.enter_context(patch.object(relay, "uuid", uuid))
         stack.enter_context(patch.object(relay, "MAX_QUEUED_EVENTS", QUEUED_EVENTS))
         stack.enter_context(patch.object(writes, "plan_writes", plan))

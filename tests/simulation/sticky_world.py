@@ -285,7 +285,7 @@ class Process:
                 self.write("lead", names.table_key(KEY), encode_table(table), last)
 
     def lead(self) -> Step:
-        """What the leader says, asked as the coordinator asks it: of what is new, when it wants to be, and to try again."""
+        """What the leader says, asked as the coordinator asks it: of what is new, when it wants to be, to try again."""
         view = self.view()
         is_idle = self.led is not None and self.led.write is None and view == self.led_by
         if self.led is None or not is_idle or (self.led.wake_at is not None and self.led.wake_at <= self.now):

@@ -12,7 +12,7 @@ from ringcast._protocol.sticky.fence import Fence
 from ringcast._protocol.sticky.leader import Leader, Step, View, WriteTable
 from ringcast._protocol.sticky.ownership import Aim, Deed, OwnedInput, OwnedPartition, Ownership
 from ringcast._protocol.sticky.witness import Witness
-from ringcast_wire.owner_records import Phase, Session, Table
+from ringcast_wire.owner_records import Phase, Session, State, Table
 
 from tests.simulation.sticky_machines import Machines
 
@@ -112,6 +112,13 @@ class FoundsAtOnce(Leader):
     def _found(self, view: View, sessions: Mapping[str, Session], now: float) -> WriteTable | None:
         unaware = {name: structs.replace(state, seen=0) for name, state in view.states.items()}
         return super()._found(replace(view, states=unaware), sessions, now)
+
+
+class ForgetsTheOneBefore(Ownership):
+    """Overwrites what a process before it has said of itself. ``test_sticky.py`` has the case: few seeds come to it."""
+
+    def replaces(self, before: State, now: float) -> None:
+        pass
 
 
 class TrustsAClosedSocket(Witness):

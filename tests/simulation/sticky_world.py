@@ -270,8 +270,10 @@ class Process:
             elif action.deed is Deed.ACTIVATE and self.ownership.rule is Rule.PEERS:
                 self.peer_tokens.add(action.token)
         name = names.state_key(KEY, self.worker_id)
-        record = self.ownership.record
         revision, value = self.nodes.get(name, (0, b""))
+        if value:
+            self.ownership.replaces(state_of(value), self.now)
+        record = self.ownership.record
         if not value or state_of(value) != record:
             self.write("state", name, encode_state(record), revision)
         elif self.ownership.has_left and self.ownership.session is not None:

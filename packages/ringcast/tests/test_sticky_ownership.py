@@ -15,7 +15,7 @@ from ringcast._protocol.sticky.ownership import (
     TransitionError,
 )
 from ringcast_wire import InvalidInputError
-from ringcast_wire.owner_records import Entry, Phase, Session, Table
+from ringcast_wire.owner_records import Entry, Phase, Session, State, Table
 
 TIMES = FenceTimes(10_000, 1_000)
 OTHER = Session("other", "other", 1)
@@ -262,3 +262,41 @@ def test_times_that_prove_nothing_are_refused() -> None:
         FenceTimes(10_000, 5_001)
     with pytest.raises(InvalidInputError, match=r"^lease_ttl_ms 99 is out of range: 100 to 3600000 ms are allowed$"):
         FenceTimes(99, 5)
+
+
+def test_what_a_process_before_it_has_said_is_said_until_that_one_can_not_act_any_more() -> None:
+    before = State(lease="w", session=3, first=3, seen=9)
+    owned = Ownership("w", "w", 1, Fence(TIMES))
+    owned.replaces(before, 50.0)
+    assert (owned.record.seen, owned.record.first, owned.wake_at) == (9, 0, None), "it has no lease yet"
+    owned.refreshed(100.0, 44, 100.5)
+    owned.replaces(before, 101.0)
+    until = 101.0 + TIMES.give_away_s
+    for now in (102.0, 105.0, 111.0):
+        owned.refreshed(now, 44, now)
+        owned.replaces(owned.record, now)
+    assert (owned.record.seen, owned.wake_at) == (9, until), "its own record is not one of before"
+    owned.obey(Table(60, (Entry(None, 60),)), 111.0)
+    assert owned.record.seen == 60
+    owned.obey(None, 111.5)
+    assert owned.record.seen == 9
+    owned.poll(until)
+    assert owned.record.seen == 0
+
+
+def test_what_was_inherited_counts_from_the_first_refresh() -> None:
+    owned = Ownership("w", "w", 1, Fence(TIMES))
+    owned.replaces(State(lease="w", session=0, first=0, seen=9), 0.0)
+    owned.poll(1_000.0)
+    assert owned.record.seen == 9, "of a process without a session as well: it may have inherited it"
+    owned.refreshed(1_000.0, 44, 1_001.0)
+    owned.poll(1_001.0 + TIMES.give_away_s - 0.01)
+    assert owned.record.seen == 9
+    owned.poll(1_001.0 + TIMES.give_away_s)
+    assert owned.record.seen == 0
+
+
+def test_a_record_of_before_that_acts_by_no_table_leaves_nothing() -> None:
+    owned = worker()
+    owned.replaces(State(lease="w", session=0, first=3, ended=3, seen=0), 0.0)
+    assert (owned.record.seen, owned.wake_at) == (0, TIMES.serve_s)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from ringcast_wire import EventLog, event_before, names
-from ringcast_wire.owner_records import Rule, Session, Table
+from ringcast_wire.owner_records import Rule, Session, State, Table
 
 from ringcast._coordination.sticky_records import OwnerRecords
 from ringcast._coordination.sticky_session import Refresh
@@ -121,9 +121,7 @@ class KeyOwnership:
         self._is_free = False
         self._calls_until = -math.inf
         self._ownership = self._new()
-        self.state = StateWriter(
-            names.state_key(key, worker_id), lambda: self._ownership.record, records, clock, self._log
-        )
+        self.state = StateWriter(names.state_key(key, worker_id), self._record, records, clock, self._log)
         """Has the bucket say what the machine says."""
         self.share = SettledShare(
             key,
@@ -135,6 +133,13 @@ class KeyOwnership:
             settled=lambda partitions: participant.settled(key, partitions),
         )
         """Says what the share of this worker is, also where it is none."""
+
+    def _record(self) -> State:
+        """What the bucket is to say, in the place of what it says."""
+        before = self._records.states(self._key).get(self._worker_id)
+        if before is not None:
+            self._ownership.replaces(before, self._clock())
+        return self._ownership.record
 
     def _new(self) -> Ownership:
         fence = Fence(self._times.fence)
@@ -159,7 +164,7 @@ class KeyOwnership:
 
     def table_is_lost(self) -> None:
         """The bucket has no table any more, or none yet."""
-        if self._ownership.record.seen:
+        if self._ownership.table is not None:
             self._log.error("owners.table_lost")
         self._ownership.obey(None, self._clock())
         self.settle()

@@ -145,6 +145,8 @@ class Ownership:
         self._number = self._first = self._last = self._ended = 0
         self._leaving = self._closed = self._is_broken = False
         self._last_until = self._calls_until = -math.inf
+        self._inherited, self._inherited_until = 0, -math.inf
+        """By which table a process before this one may act still, and until when."""
         self._actions: list[Action] = []
         self._share: frozenset[int] = frozenset()
         self._named: frozenset[int] = frozenset()
@@ -201,7 +203,7 @@ class Ownership:
             first=self._first,
             ended=self._ended,
             # Not the epoch of each table: all workers would write their states with every step of the leader.
-            seen=self._acts_since,
+            seen=max(self._acts_since, self._inherited),
             prepared=tuple(sorted(prepared)[:MAX_MOVING]),
             released=tuple(sorted(released)[:MAX_MOVING]),
             leaving=self._leaving,
@@ -219,8 +221,10 @@ class Ownership:
 
     @property
     def wake_at(self) -> float | None:
-        """When to poll next: the fence, while there is a session."""
-        return self._fence.until if self._number else None
+        """When to poll next: the fence, while there is a session; and when no process before this one acts any more."""
+        times = [self._fence.until] if self._number else []
+        times += [self._inherited_until] if self._inherited and self._inherited_until < math.inf else []
+        return min(times, default=None)
 
     @property
     def calls_until(self) -> float:
@@ -279,6 +283,7 @@ class Ownership:
             # Another process of this id may have had a session in between, and of that one nothing is said.
             self._first = self._first if self._first and not self._is_broken else revision
             self._is_broken = False
+            self._inherited_until = min(self._inherited_until, now + self._fence.times.give_away_s)
             self._settle()
 
     def obey(self, table: Table | None, now: float) -> None:
@@ -294,6 +299,17 @@ class Ownership:
         else:
             return
         self._settle()
+
+    def replaces(self, before: State, now: float) -> None:
+        """The record is to take the place of this one. To be called before each look at a :attr:`record` to write.
+
+        If it is that of another process, that one may act by its table still, however long it is cut off: what it has
+        said goes on being said, until its fence has passed for certain. Otherwise a leader that misses the table would
+        not wait for it. The time counts from a refresh of this process: after that the other one has none.
+        """
+        if before.seen and not before.first == self._first > 0:
+            self._inherited = max(self._inherited, before.seen)
+            self._inherited_until = now + self._fence.times.give_away_s if self._last else math.inf
 
     def share(self, partitions: frozenset[int], now: float) -> None:
         """What the peer rule gives this worker is another: it counts while the table has that rule."""
@@ -351,6 +367,8 @@ class Ownership:
 
     def poll(self, now: float) -> None:
         """Ends the session where the fence has passed."""
+        if self._inherited and now >= self._inherited_until:
+            self._inherited = 0
         if self._number and self._fence.passed(now):
             self._end_session()
             self._settle()

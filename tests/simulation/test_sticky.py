@@ -12,8 +12,9 @@ from ringcast_wire import names
 from tests.simulation.known_seeds import MIGRATION, STICKY
 from tests.simulation.sticky_judge import Violation
 from tests.simulation.sticky_machines import KEY, Machines
+from tests.simulation.sticky_process import Process
 from tests.simulation.sticky_variants import ForgetsTheOneBefore
-from tests.simulation.sticky_world import Process, World
+from tests.simulation.sticky_world import World
 
 
 @pytest.mark.parametrize("seed", range(6))

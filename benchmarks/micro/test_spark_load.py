@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 from pyspark_ringcast import prepare
 from pytest_benchmark.fixture import BenchmarkFixture
 from ringcast_core import row_partitions
-from ringcast_testkit import ConfigServiceProcess, NatsServer
+from ringcast_testkit import ConfigServiceProcess, NatsServer, frugal_jvm
 from ringcast_wire.grpc import ConfigServiceStub, pb
 
 from benchmarks.cpu import cpu_seconds, us_per_row
@@ -40,8 +40,17 @@ THROTTLED_ROWS_PER_S: Final = 1_000
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """As users have it where something is measured, and one that takes little where all is only tried."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    more: dict[str, Any] = {}
+    if request.config.getoption("benchmark_disable"):
+        home: Path = request.getfixturevalue("spark_home")
+        os.environ["SPARK_HOME"] = str(home)
+        os.environ["PYSPARK_PYTHON"] = str(request.getfixturevalue("spark_python"))
+        java = frugal_jvm(home)
+        more = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
     session = (
         SparkSession.builder.master("local[2,4]")
         .appName("benchmark")
@@ -49,7 +58,9 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", java)
+        .config("spark.executorEnv.PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+        .config(map=more)
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")

@@ -14,9 +14,8 @@ from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, ManagedProcess, N
 
 COMMAND = (sys.executable, "-m", "ringcast_cli")
 _COMMANDS = sorted(path.stem for path in Path(ringcast_cli.__file__).parent.glob("_*_command*.py"))
-_PROGRAM = WarmProgram(
-    "ringcast_cli", tuple(f"ringcast_cli.{name}" for name in ("_app", "_client", *_COMMANDS)), hides_aiohttp=True
-)
+MODULES = tuple(f"ringcast_cli.{name}" for name in ("_app", "_client", *_COMMANDS))
+_PROGRAM = WarmProgram("ringcast_cli", MODULES, hides_aiohttp=True)
 
 
 @dataclass(frozen=True)

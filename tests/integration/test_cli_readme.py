@@ -8,15 +8,15 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from ringcast_testkit import PATIENCE_S, ManagedProcess
+from ringcast_testkit.forks import forking
 
-from tests.integration.cli_process import Cli
+from tests.integration.cli_process import MODULES, Cli
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "packages/ringcast-cli/README.md"
@@ -27,17 +27,21 @@ TUTORIAL = ROOT / "docs/tutorial.md"
 _BLOCK = re.compile(r"(?:^<!-- file: (\S+) -->\n)?^```(console|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """This checkout's ``ringcast``, and its ``python``. The pages start ``ringcast`` some two hundred times."""
+    made = tmp_path_factory.mktemp("bin")
+    with forking(made / "python", ["ringcast_cli"], MODULES) as python:
+        command = made / "ringcast"
+        command.write_text(f'#!/bin/sh\nexec {shlex.quote(str(python))} -m ringcast_cli "$@"\n')
+        command.chmod(0o755)
+        yield made
+
+
 @pytest.fixture
-def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+def environment(folder: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
     """``ringcast up``, and a shell that finds this checkout's ``ringcast`` and its addresses."""
-    ready, folder = tmp_path / "ready.json", tmp_path / "bin"
-    folder.mkdir()
-    command = folder / "ringcast"
-    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m ringcast_cli "$@"\n')
-    command.chmod(0o755)
-    python = folder / "python"
-    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
-    python.chmod(0o755)
+    ready = tmp_path / "ready.json"
     words = ["up", "--data-dir", tmp_path / "data", "--nats-port", 0, "--grpc-port", 0, "--ready-file", ready]
     cli = Cli(tmp_path)
     process: ManagedProcess = cli.start(*words)

@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 from pyspark_ringcast._client.sink_notes import LEDGER_KEY
-from ringcast_testkit import FRUGAL_JVM, PATIENCE_S, ConfigServiceProcess, ManagedProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, ManagedProcess, NatsServer, frugal_jvm
 from ringcast_wire.grpc import ConfigServiceStub, pb
 
 from tests.integration import spark_job
@@ -35,7 +35,7 @@ def test_a_cluster_that_loses_executors(
             json.dumps(options),
             tmp_path,
         ]
-        environment = {"SPARK_HOME": str(spark_home), "JDK_JAVA_OPTIONS": FRUGAL_JVM}
+        environment = {"SPARK_HOME": str(spark_home), "JDK_JAVA_OPTIONS": frugal_jvm(spark_home)}
         process = ManagedProcess("spark-cluster", [sys.executable, *words], env=environment)
         try:
             for step in ("write", "read", "checkpoint", "report.json"):

@@ -11,13 +11,12 @@ from typing import Any
 import grpc
 import pytest
 from ringcast_testkit import (
-    FRUGAL_JVM,
     PATIENCE_S,
     ConfigServiceProcess,
     ManagedProcess,
     NatsServer,
     ReservedPort,
-    spark_daemon,
+    frugal_jvm,
 )
 from ringcast_wire.grpc import ConfigServiceStub, pb
 
@@ -26,20 +25,27 @@ from tests.integration import spark_connect_calls, spark_connect_client
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.memory": "768m",
-    "spark.driver.extraJavaOptions": FRUGAL_JVM,
     "spark.sql.shuffle.partitions": "2",
+    # Of few rows, making and compiling a program for each query takes more than the query does.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 
 
 @pytest.mark.timeout(480)  # a JVM starts in it, and a stream
 def test_clients_of_a_connect_server(
-    tmp_path: Path, nats_server: NatsServer, config_service: ConfigServiceProcess, store_name: str, spark_home: Path
+    tmp_path: Path,
+    nats_server: NatsServer,
+    config_service: ConfigServiceProcess,
+    store_name: str,
+    spark_home: Path,
+    spark_python: Path,
 ) -> None:
     options = {"servers": nats_server.url, "service": config_service.address, "store": store_name, "key": "list"}
     with grpc.insecure_channel(config_service.address) as channel:
         ConfigServiceStub(channel).CreateStore(pb.CreateStoreRequest(name=store_name, partition_count=16))
     port = ReservedPort()
-    server = connect_server(spark_home, tmp_path, port)
+    server = connect_server(spark_home, spark_python, tmp_path, port)
     try:
         server.wait_until(lambda: any("Spark Connect server started" in line for line in server.log))
         first = run_client(spark_connect_client.__file__, port.address, json.dumps(options), tmp_path)
@@ -93,10 +99,11 @@ def check_calls(report: dict[str, Any]) -> None:
     assert "127.0.0.1:1:" in unreachable
 
 
-def connect_server(home: Path, directory: Path, port: ReservedPort) -> ManagedProcess:
+def connect_server(home: Path, python: Path, directory: Path, port: ReservedPort) -> ManagedProcess:
     """Spark's own, in the foreground."""
     settings = {
         **SETTINGS,
+        "spark.driver.extraJavaOptions": frugal_jvm(home),
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port.number),
         "spark.sql.warehouse.dir": (directory / "warehouse").as_uri(),
@@ -106,7 +113,7 @@ def connect_server(home: Path, directory: Path, port: ReservedPort) -> ManagedPr
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {
         "SPARK_HOME": str(home),
-        "PYSPARK_PYTHON": str(spark_daemon.executable(home)),
+        "PYSPARK_PYTHON": str(python),
         "PYTHONPATH": paths,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trustme
 from pyspark_ringcast.pipeline import __main__ as pipeline_main
-from ringcast_testkit import FRUGAL_JVM, PATIENCE_S, ConfigServiceProcess, ManagedProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, ManagedProcess, NatsServer, frugal_jvm
 from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, pb
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,7 +131,7 @@ def submitted(tmp_path: Path, home: Path, words: list[str | Path], said: list[st
         "SPARK_CONF_DIR": str(tmp_path / "conf"),
         "SPARK_HOME": str(home),
         "RINGCAST_PASSWORD": PASSWORD,
-        "JDK_JAVA_OPTIONS": FRUGAL_JVM,
+        "JDK_JAVA_OPTIONS": frugal_jvm(home),
     }
     return ManagedProcess("spark-pipeline", command, env=environment, take_line=said.append)
 

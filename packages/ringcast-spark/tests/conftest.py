@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from ringcast_core import row_partition
-from ringcast_testkit import FRUGAL_JVM, PATIENCE_S, ConfigServiceProcess, NatsServer, spark_daemon
+from ringcast_testkit import PATIENCE_S, ClassArchive, ConfigServiceProcess, NatsServer, frugal_jvm
 from ringcast_wire.grpc import ConfigServiceStub, pb
 
 PARTITIONS = 16
@@ -32,11 +32,12 @@ def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def spark(event_log: Path, spark_home: Path) -> Iterator[SparkSession]:
+def spark(event_log: Path, spark_home: Path, spark_python: Path) -> Iterator[SparkSession]:
     """Two cores, and each failed task is tried four times, as on a cluster."""
-    os.environ["PYSPARK_PYTHON"] = str(spark_daemon.executable(spark_home))
+    os.environ["PYSPARK_PYTHON"] = str(spark_python)
     os.environ["SPARK_HOME"] = str(spark_home)
     paths = os.pathsep.join(path for path in sys.path if path)
+    classes = ClassArchive(spark_home)
     session = (
         SparkSession.builder.master("local[2,4]")
         .appName("ringcast-spark-tests")
@@ -44,7 +45,7 @@ def spark(event_log: Path, spark_home: Path) -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "768m")
-        .config("spark.driver.extraJavaOptions", FRUGAL_JVM)
+        .config("spark.driver.extraJavaOptions", f"{frugal_jvm(spark_home)} {classes.options}")
         # Of few rows, making and compiling a program for each query takes more than the query does.
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
@@ -58,6 +59,7 @@ def spark(event_log: Path, spark_home: Path) -> Iterator[SparkSession]:
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
+    classes.keep(session)
     yield session
     session.stop()
 

@@ -34,10 +34,10 @@ ROWS = {f"row-{number}": f"value {number}".ljust(5_000, ".") for number in range
 Batches = Iterator[pa.RecordBatch]
 
 
-def python_workers(jvm: psutil.Process) -> list[psutil.Process]:
-    """Spark's processes for the Python steps of tasks, the oldest first: children of daemons, which the JVM started."""
+def python_workers(forks: psutil.Process) -> list[psutil.Process]:
+    """Spark's processes for the Python steps of tasks, the oldest first: children of the daemons that are forked."""
     found: list[psutil.Process] = []
-    for daemon in jvm.children():
+    for daemon in forks.children():
         with suppress(psutil.NoSuchProcess):
             found += daemon.children()
     return sorted(found, key=lambda worker: (worker.create_time(), worker.pid))
@@ -64,9 +64,7 @@ def kill_other_python_workers() -> int:
     The step that writes is the youngest. What it has killed before may have ended its part and be idle.
     """
     me = psutil.Process()
-    jvm = me.parents()[1]
-    assert jvm.name() == "java"
-    return kill([worker for worker in python_workers(jvm) if worker.pid != me.pid])
+    return kill([worker for worker in python_workers(me.parents()[1]) if worker.pid != me.pid])
 
 
 def killing(report: Path, at: int = 500, before: Callable[[], None] = lambda: None) -> Callable[[Batches], Batches]:
@@ -100,13 +98,13 @@ def was_tried_again(report: Path) -> bool:
 @pytest.fixture(autouse=True)
 def no_idle_workers(spark: SparkSession) -> None:
     """Ends the workers that earlier tests have left idle: only those of the test's own task are to be killed in it."""
-    kill(python_workers(jvm_of_this_process()))
+    kill(python_workers(forks_of_this_process()))
 
 
-def jvm_of_this_process() -> psutil.Process:
-    """The JVM of the session that this process has started."""
-    (jvm,) = [child for child in psutil.Process().children() if child.name() == "java"]
-    return jvm
+def forks_of_this_process() -> psutil.Process:
+    """What forks the daemons of the session that this process has started."""
+    (forks,) = [child for child in psutil.Process().children() if "ringcast_testkit.forks" in str(child.cmdline())]
+    return forks
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -149,12 +147,12 @@ def test_a_batch_of_a_stream_whose_worker_is_killed(store: Store, tmp_path: Path
         pq.write_table(table, tmp_path / "in" / f"{number}.parquet")
         source = store.spark.readStream.schema("row_id STRING, value STRING").parquet(str(tmp_path / "in"))
         writer = source.writeStream.format("ringcast").options(**store.options)
-        kill(python_workers(jvm_of_this_process()))  # idle ones
+        kill(python_workers(forks_of_this_process()))  # idle ones
         query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
         try:
             while number and not len(rows) < sum(store.heads()) < 2 * len(rows):
                 assert query.isActive, f"the task was done before it was killed: {query.exception()}"
-            killed = kill(python_workers(jvm_of_this_process())) if number else 1
+            killed = kill(python_workers(forks_of_this_process())) if number else 1
             query.awaitTermination()
         finally:
             query.stop()

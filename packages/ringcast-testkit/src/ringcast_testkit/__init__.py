@@ -17,16 +17,16 @@ from ringcast_testkit._process import PATIENCE_S, ManagedProcess, ManagedServer,
 from ringcast_testkit._proxy import TcpProxy
 from ringcast_testkit._readme import run_readme_examples
 from ringcast_testkit._settings import flags_table, settings_table
-from ringcast_testkit._spark import FRUGAL_JVM, make_spark_home
+from ringcast_testkit._spark import ClassArchive, frugal_jvm, make_spark_home
 from ringcast_testkit._standby import PostgresStandby
 from ringcast_testkit._waiting import end_task, until, until_workers
 from ringcast_testkit._warm import WarmProcess, WarmProgram
 from ringcast_testkit._worker import WorkerProcess
 
 __all__ = [
-    "FRUGAL_JVM",
     "PATIENCE_S",
     "AgentProcess",
+    "ClassArchive",
     "ConfigServiceProcess",
     "EtcdServer",
     "History",
@@ -48,6 +48,7 @@ __all__ = [
     "attempt",
     "etcd_binary",
     "flags_table",
+    "frugal_jvm",
     "make_spark_home",
     "nats_server_binary",
     "run_readme_examples",

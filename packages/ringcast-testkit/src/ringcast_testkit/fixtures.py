@@ -13,7 +13,7 @@ from ringcast_testkit._config_service import ConfigServiceProcess
 from ringcast_testkit._etcd import EtcdServer, etcd_binary
 from ringcast_testkit._nats import NatsServer
 from ringcast_testkit._postgres import PostgresServer
-from ringcast_testkit._spark import make_spark_home
+from ringcast_testkit._spark import SHARED, make_spark_home, spark_workers
 from ringcast_testkit._warm import WarmProgram
 
 WarmProgram.forks = True
@@ -54,8 +54,19 @@ def postgres_url(shared_postgres: PostgresServer) -> str:
 
 @pytest.fixture(scope="session")
 def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a test sets as ``SPARK_HOME`` before Spark starts, so that its Python workers start fast."""
-    return make_spark_home(tmp_path_factory.mktemp("spark") / "home")
+    """What a test sets as ``SPARK_HOME`` before Spark starts, so that its Python workers start fast.
+
+    The processes of a run share one, where the run has a directory for that.
+    """
+    shared = os.environ.get(SHARED)
+    return make_spark_home(Path(shared) / "spark" if shared else tmp_path_factory.mktemp("spark") / "home")
+
+
+@pytest.fixture(scope="session")
+def spark_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What a test sets as ``PYSPARK_PYTHON`` before Spark starts, so that all its Python workers are forked."""
+    with spark_workers(tmp_path_factory.mktemp("spark-python") / "python") as executable:
+        yield executable
 
 
 @pytest.fixture

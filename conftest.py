@@ -27,6 +27,15 @@ def _write_metadata(target: Path) -> None:
             (directory / "METADATA").write_text(text)
 
 
+def _link_compiled(run_directory: Path) -> None:
+    """Have our modules there as build-support/bin/run-tests has compiled them: all sandboxes have the same sources."""
+    compiled = run_directory / "compiled"
+    for directory in compiled.glob("*/*/*/**/"):
+        here = ROOT / directory.relative_to(compiled)
+        if here.is_dir() and not (here / "__pycache__").exists():
+            (here / "__pycache__").symlink_to(directory)
+
+
 def _settle_in_sandbox() -> None:
     """Make a sandbox look installed, to tests that change directory and to the processes that they start.
 
@@ -39,6 +48,8 @@ def _settle_in_sandbox() -> None:
         if roots := os.environ.get(variable):
             paths = [*roots.split(os.pathsep), str(metadata)]
             os.environ[variable] = os.pathsep.join(str(Path(path).resolve()) for path in paths)
+    if run_directory := os.environ.get("RINGCAST_RUN_DIRECTORY"):
+        _link_compiled(Path(run_directory))
 
 
 if any(variable in os.environ for variable in PANTS_VARIABLES):

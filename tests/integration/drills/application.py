@@ -2,12 +2,13 @@
 
 Run as a program with a directory before the arguments of the usual one. A row with the value ``fail`` makes the handler
 raise, ``late:2.5`` makes it take so many seconds, and with ``hold`` it waits while the file ``hold`` is in the
-directory. Both callbacks wait while the file ``stall`` is there.
+directory; with ``hold:w`` only in the worker ``w``. ``on_assigned`` waits while the file ``stall`` is there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from pathlib import Path
@@ -20,26 +21,22 @@ HOLD, STALL = "hold", "stall"
 _LOOK_S = 0.05
 
 
-def application_of(directory: Path) -> type[_worker_main.Application]:
+def application_of(directory: Path, worker_id: str) -> type[_worker_main.Application]:
     """The application that goes by the files of a directory."""
 
     class DrillApplication(_worker_main.Application):
         async def on_change(self, change: ringcast.Change) -> None:  # type: ignore[override]
-            what, _, seconds = (change.value or "").partition(":")
+            what, _, more = (change.value or "").partition(":")
             if what == "fail":
                 raise RuntimeError("the handler can't take this row")
             if what == "late":
-                await asyncio.sleep(float(seconds))
-            if what == "hold":
+                await asyncio.sleep(float(more))
+            if what == "hold" and more in ("", worker_id):
                 await _gone(directory / HOLD)
             super().on_change(change)
 
         async def on_assigned(self, key: str, partitions: frozenset[int]) -> None:  # type: ignore[override]
             super().on_assigned(key, partitions)
-            await _gone(directory / STALL)
-
-        async def on_revoked(self, key: str, partitions: frozenset[int]) -> None:  # type: ignore[override]
-            super().on_revoked(key, partitions)
             await _gone(directory / STALL)
 
     return DrillApplication
@@ -51,6 +48,6 @@ async def _gone(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    made: Any = application_of(Path(sys.argv.pop(1)))
+    made: Any = application_of(Path(sys.argv.pop(1)), json.loads(sys.argv[1])["worker_id"])
     _worker_main.Application = made  # type: ignore[misc]
     asyncio.run(_worker_main.main())

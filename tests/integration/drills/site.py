@@ -50,13 +50,13 @@ GATEWAY: Final = "gateway"
 JOBS: Final = "jobs"
 """Two workers with exclusive ownership."""
 SPARE: Final = "spare"
-"""Two workers, 470 partitions; what leaves marks is done here."""
+"""Three workers, 930 partitions; what leaves marks is done here."""
 KEY: Final = "list"
-PARTITIONS: Final = {GATEWAY: 32, JOBS: 16, SPARE: 470}
+PARTITIONS: Final = {GATEWAY: 32, JOBS: 16, SPARE: 930}
 WORKERS: Final = {
     **dict.fromkeys(("gateway-0", "gateway-1", "gateway-2"), GATEWAY),
     **dict.fromkeys(("jobs-0", "jobs-1"), JOBS),
-    **dict.fromkeys(("spare-0", "spare-1"), SPARE),
+    **dict.fromkeys(("spare-0", "spare-1", "spare-2"), SPARE),
 }
 SERVICES: Final = ("service-0", "service-1")
 AGENT: Final = "agent-0"

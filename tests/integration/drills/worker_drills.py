@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 
 from ringcast_wire import names
 
-from tests.integration.drills.application import HOLD
+from tests.integration.drills.application import HOLD, STALL
 from tests.integration.drills.drill import drill
-from tests.integration.drills.site import GATEWAY, KEY, Shape, Site
+from tests.integration.drills.site import GATEWAY, KEY, SPARE, Shape, Site
 from tests.integration.faults.arena import off
 
 LATE = (
@@ -51,6 +52,17 @@ async def handler_raises(site: Site) -> AsyncGenerator[None, None]:
     await site.put(GATEWAY, "good", row_id)
 
 
+@drill("RingcastRowsBlocked")
+async def handler_raises_and_blocks(site: Site) -> AsyncGenerator[None, None]:
+    """The handler raises for one row of a worker whose poison policy is to block it.
+
+    The row gets a value that the handler takes.
+    """
+    row_id = await site.put(SPARE, "fail")
+    yield
+    await site.put(SPARE, "good", row_id)
+
+
 @drill(
     "RingcastHandlerStalled",
     "RingcastChangesLate",
@@ -72,6 +84,46 @@ async def handler_hangs(site: Site) -> AsyncGenerator[None, None]:
         row_id = await site.put(GATEWAY, "hold")
         await site.put(GATEWAY, "behind it", row_id)
         yield
+
+
+@drill(
+    "RingcastCallbackStalled",
+    companions=(*LATE, "RingcastPartitionsUnloaded", "RingcastPartitionsWithoutOwner"),
+    shape=Shape.SMALL,
+)
+async def callback_hangs(site: Site) -> AsyncGenerator[None, None]:
+    """A worker leaves in order, and on_assigned of the others does not return.
+
+    It returns, and the worker comes back.
+    """
+    worker = site.workers["gateway-2"]
+    async with site.file(STALL):
+        await site.ended(worker)
+        yield
+    await site.started(worker)
+
+
+@drill(
+    "RingcastServiceDown",
+    "RingcastNoService",
+    "RingcastPartitionsUnloaded",
+    "RingcastFetchesFail",
+    companions=(*GONE, "RingcastBootstrapSlow", "RingcastOutboxOld"),
+    shape=Shape.SMALL,
+)
+async def services_killed(site: Site) -> AsyncGenerator[None, None]:
+    """SIGKILL to all config services, and a worker leaves, so that the others gain partitions that they can't load.
+
+    The services are started again, and the worker comes back.
+    """
+    services = list(site.services.values())
+    for service in services:
+        await off(service.kill)
+    worker = site.workers["gateway-1"]
+    await site.ended(worker)
+    yield
+    await asyncio.gather(*(off(service.start) for service in services))
+    await site.started(worker)
 
 
 @drill("RingcastUnreadableEvents", shape=Shape.SMALL)

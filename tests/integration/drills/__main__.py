@@ -71,14 +71,13 @@ async def hold(shape: Shape, drills: list[Drill], *, factor: int, quiet_s: float
 
 
 async def hold_all(drills: list[Drill], *, factor: int, quiet_s: float) -> list[Run]:
-    """Holds the drills, each on a deployment of its shape; a small one serves where no drill needs more."""
+    """Holds the drills, each on a deployment of its shape; the quiet time is that of the whole one."""
     runs = []
-    shapes = {drill.shape for drill in drills}
-    if Shape.WHOLE in shapes or quiet_s:
-        shapes = (shapes - {Shape.SMALL}) | {Shape.WHOLE}
-    for shape in sorted(shapes, key=[*Shape].index):
-        mine = [drill for drill in drills if (drill.shape if drill.shape in shapes else Shape.WHOLE) is shape]
-        runs.append(await hold(shape, mine, factor=factor, quiet_s=quiet_s if shape is Shape.WHOLE else 0.0))
+    for shape in Shape:
+        mine = [drill for drill in drills if drill.shape is shape]
+        quiet = quiet_s if shape is Shape.WHOLE else 0.0
+        if mine or quiet:
+            runs.append(await hold(shape, mine, factor=factor, quiet_s=quiet))
     return runs
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.integration.drills import agent_drills, service_drills, sticky_drills, worker_drills
+from tests.integration.drills import agent_drills, broker_drills, service_drills, sticky_drills, worker_drills
 from tests.integration.drills.drill import DRILLS, Drill
 
-MODULES = (worker_drills, sticky_drills, agent_drills, service_drills)
+MODULES = (worker_drills, sticky_drills, agent_drills, service_drills, broker_drills)
 """Importing them registers the drills."""
 
 

@@ -282,7 +282,9 @@ class Site:
         listen = self._listen.setdefault(worker_id, self._reserved().address)
         login = self.logins.login(worker_id) if worker_id in self.logins.passwords else {}
         policy = {"poison_policy": "block"} if WORKERS.get(worker_id) == SPARE else {}
-        times = {"stabilisation_s": 0.0, "lease_refresh_s": 1.0, "update_tries": 2}
+        times = {"stabilisation_s": 0.0, "update_tries": 2}
+        if self.shape is Shape.SMALL:
+            times["lease_refresh_s"] = 1.0  # more than three refreshes are to fail within 15 s
         return {"metrics_listen": listen, **times, **policy, **login}
 
     def linked(self, name: str) -> str:

@@ -25,6 +25,31 @@ GONE = ("RingcastPartitionsWithoutOwner", "RingcastWorkerDown", "RingcastWorkerL
 
 
 @drill(
+    "RingcastBacklog",
+    "RingcastLag",
+    "RingcastDeliveryBudgetBurnsFast",
+    "RingcastDeliveryBudgetBurns",
+    companions=("RingcastChangesLate", "RingcastWorkerStale", "RingcastRedeliveries", "RingcastHandlerStalled"),
+    shape=Shape.SMALL,
+)
+async def handler_is_slow(site: Site) -> AsyncGenerator[None, None]:
+    """Changes come faster than handlers that take two seconds for each.
+
+    No more of them come.
+    """
+    rows = [f"slow-{number}" for number in range(400)]
+    places = iter(range(10**9))
+
+    async def write() -> None:
+        batch = [rows[next(places) % len(rows)] for _ in range(40)]
+        await asyncio.gather(*(site.put(GATEWAY, f"late:{2 + next(places) / 1e9:.9f}", row_id) for row_id in batch))
+
+    async with site.repeating(write, 0.05):
+        yield
+    await asyncio.gather(*(site.put(GATEWAY, "good", row_id) for row_id in rows))
+
+
+@drill(
     "RingcastWorkerDown",
     "RingcastWorkerLost",
     companions=("RingcastPartitionsWithoutOwner", *LATE),
@@ -39,6 +64,19 @@ async def worker_killed(site: Site) -> AsyncGenerator[None, None]:
     await off(worker.kill)
     yield
     await site.started(worker)
+
+
+@drill("RingcastNoWorkers", companions=GONE, shape=Shape.SMALL)
+async def all_workers_killed(site: Site) -> AsyncGenerator[None, None]:
+    """SIGKILL to all three workers of a key.
+
+    They are started again.
+    """
+    workers = site.of_store(GATEWAY)
+    for worker in workers:
+        await off(worker.kill)
+    yield
+    await asyncio.gather(*(site.started(worker) for worker in workers))
 
 
 @drill("RingcastChangesDropped", shape=Shape.SMALL)
@@ -135,3 +173,17 @@ async def event_of_a_stranger(site: Site) -> AsyncGenerator[None, None]:
     async with site.bus() as bus:
         await bus.jetstream().publish(names.notify_subject(GATEWAY, KEY, 0), b"no event")
     yield
+
+
+@drill("RingcastHeartbeatsFail", companions=GONE, shape=Shape.SMALL)
+async def worker_cut_off(site: Site) -> AsyncGenerator[None, None]:
+    """The network between one worker and NATS is silent.
+
+    It is well again.
+    """
+    links = site.links["gateway-0"]
+    for link in links:
+        await off(link.silence)
+    yield
+    for link in links:
+        await off(link.resume)

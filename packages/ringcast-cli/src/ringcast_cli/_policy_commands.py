@@ -33,6 +33,9 @@ _HELP: Final = {
     "burst_rows": "Rows that may come at once after a pause",
     "releases_only": "Rows change only by releases, and every other write is refused",
     "approvals": "Principals other than its author who have to approve a release before it is published",
+    "max_release_growth_percent": "Percent by which one release may make a key longer",
+    "max_release_shrink_percent": "Percent by which one release may make a key shorter",
+    "max_release_change_percent": "Percent of the rows of a key that one release may change or delete",
     "history_retention_ms": "How long revisions are kept once they were replaced, in place of the service's setting",
 }
 

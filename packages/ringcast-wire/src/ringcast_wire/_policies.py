@@ -31,6 +31,10 @@ class StorePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``releases_only``: rows change only by releases, which are published and undone; every other write is refused.
     ``approvals``: a release is published only when so many principals other than its author have approved it.
+
+    ``max_release_growth_percent``, ``max_release_shrink_percent`` and ``max_release_change_percent`` bound by how much
+    one release makes a key longer or shorter, and how many of its rows it changes or deletes, in percent of the rows
+    that the key has. They say nothing of a key without rows.
     """
 
     max_rows: int | None = None
@@ -42,6 +46,9 @@ class StorePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     history_retention_ms: int | None = None
     releases_only: bool | None = None
     approvals: int | None = None
+    max_release_growth_percent: int | None = None
+    max_release_shrink_percent: int | None = None
+    max_release_change_percent: int | None = None
 
 
 NO_POLICY: Final = StorePolicy()
@@ -55,6 +62,9 @@ POLICY_RANGES: Final[dict[str, tuple[int, int]]] = {
     "history_retention_ms": (MIN_HISTORY_RETENTION_MS, MAX_RETENTION_MS),
     "releases_only": (False, True),
     "approvals": (0, limits.MAX_APPROVALS),
+    "max_release_growth_percent": (0, 1_000_000),
+    "max_release_shrink_percent": (0, 100),
+    "max_release_change_percent": (0, 100),
 }
 """The lowest and the highest value of each policy."""
 

@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from ringcast_wire import LimitExceededError, PermissionDeniedError, StorePolicy, limits
 
-_KNOWN_FROM: Final = {"releases_only": 12, "approvals": 12}
+_SHARES: Final = ("max_release_growth_percent", "max_release_shrink_percent", "max_release_change_percent")
+_KNOWN_FROM: Final = {"releases_only": 12, "approvals": 12, **dict.fromkeys(_SHARES, 14)}
 """From which version of the schema on a build knows a policy that it must not leave out: what was promised of the store
 would not hold."""
 
@@ -31,7 +32,8 @@ class PolicyChange(NamedTuple):
 
 def least_schema(policy: StorePolicy) -> int:
     """The version of the schema that a build must know to keep a store's policies; 0: any."""
-    return max((version for name, version in _KNOWN_FROM.items() if getattr(policy, name)), default=0)
+    given = {name for name in _KNOWN_FROM if getattr(policy, name) or (name in _SHARES and getattr(policy, name) == 0)}
+    return max((_KNOWN_FROM[name] for name in given), default=0)
 
 
 def check_direct(store: str, releases_only: Container[str]) -> None:

@@ -13,7 +13,16 @@ from dataclasses import replace
 from typing import Final
 
 import msgspec
-from ringcast_wire import ConditionFailedError, LimitExceededError, PermissionDeniedError, ReleaseState, limits, shown
+from ringcast_wire import (
+    NO_POLICY,
+    ConditionFailedError,
+    LimitExceededError,
+    PermissionDeniedError,
+    ReleaseState,
+    StorePolicy,
+    limits,
+    shown,
+)
 
 from ringcast_config_service.repository import audit, mapping
 from ringcast_config_service.repository.base import Authorship
@@ -127,14 +136,13 @@ def revoke(sql: ReleaseStatements, store: str, number: int, by: Authorship) -> T
 def with_approvals(sql: ReleaseStatements, release: Release) -> Transaction[Release]:
     """The release with its approvals, the first first, and how many its store wants."""
     found = yield Ask(sql.release_approvals, (release.store, release.number))
-    policy = yield Ask(sql.get_policy, (release.store,))
-    needed = mapping.to_policy(policy[0][0]).approvals or 0 if policy else 0
+    needed = (yield from _policy(sql, release.store)).approvals or 0
     return replace(release, approvals=tuple(Approval(*each) for each in found), approvals_needed=needed)
 
 
-def check_approved(sql: ReleaseStatements, release: Release) -> Transaction[None]:
-    """Refuses to publish a staged release as long as its store wants more approvals. The policy is locked, so it is the
-    one that counts.
+def check_approved(sql: ReleaseStatements, release: Release) -> Transaction[StorePolicy]:
+    """Refuses to publish a staged release as long as its store wants more approvals. The policies are locked, so they
+    are those that count; they are returned.
 
     Raises:
         ConditionFailedError: it has too few.
@@ -149,3 +157,9 @@ def check_approved(sql: ReleaseStatements, release: Release) -> Transaction[None
             f"{has}{by}: other principals than its author have to approve it (ringcast release approve)",
             field="approvals",
         )
+    return (yield from _policy(sql, release.store))
+
+
+def _policy(sql: ReleaseStatements, store: str) -> Transaction[StorePolicy]:
+    found = yield Ask(sql.get_policy, (store,))
+    return mapping.to_policy(found[0][0]) if found else NO_POLICY

@@ -73,6 +73,7 @@ class ReleaseStatements(NamedTuple):
     count_release_rows: str
     insert_release_keys: str
     release_keys: str
+    release_shares: str
     set_release_key: str
     release_conflicts: str
     publish_page: str

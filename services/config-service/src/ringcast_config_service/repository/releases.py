@@ -39,7 +39,7 @@ from ringcast_config_service.repository.base import (
 )
 from ringcast_config_service.repository.packing import pack_metadata, unpack_metadata
 from ringcast_config_service.repository.release_approvals import HOST, check_approved, digest_after, with_approvals
-from ringcast_config_service.repository.release_checks import check_values
+from ringcast_config_service.repository.release_checks import check_shares, check_values
 from ringcast_config_service.repository.release_draw import draw
 from ringcast_config_service.repository.release_pins import check_room, with_pin
 from ringcast_config_service.repository.release_proofs import with_proof
@@ -128,6 +128,7 @@ def stage(sql: ReleaseStatements, store: StoreRecord, batch: StageBatch, by: Aut
             raise InvalidInputError("a release without rows can't be staged", field="rows")
         release = replace(release, state=ReleaseState.STAGED)
         yield Ask(sql.insert_release_keys, (release.store, release.number))
+        yield from check_shares(sql, release, record.policy, "staged")
         yield Note([fact_of(Authorship(release.author, release.reason), "StageRelease", release)])
     yield Ask(sql.set_release, release.changes())
     return (yield from with_keys(sql, release))
@@ -248,6 +249,7 @@ def publish(
     Raises:
         ConditionFailedError: the release is in another state, or is published without waves, or in others, or has too
             few approvals.
+        LimitExceededError: it changes more of a key than the policies of the store allow.
     """
     _, release = yield from locked(sql, store, number)
     if release.state in _BUSY:
@@ -256,7 +258,8 @@ def publish(
         return (yield from _try_again(sql, release))
     if release.state is not ReleaseState.STAGED:
         raise wrong_state(release, "published")
-    yield from check_approved(sql, release)
+    policy = yield from check_approved(sql, release)
+    yield from check_shares(sql, release, policy, "published")
     if not waves:
         return (yield from begin(sql, release, ReleaseState.PUBLISHING, PUBLISH, 0, by, "PublishRelease"))
     rollout, drawn = draw(number, partitions, waves, gate)

@@ -51,6 +51,7 @@ _SQL: Final = ReleaseStatements(
     count_release_rows=Sql.COUNT_RELEASE_ROWS,
     insert_release_keys=Sql.INSERT_RELEASE_KEYS,
     release_keys=Sql.RELEASE_KEYS,
+    release_shares=Sql.RELEASE_SHARES,
     set_release_key=Sql.SET_RELEASE_KEY,
     release_conflicts=Sql.RELEASE_CONFLICTS,
     publish_page=Sql.PUBLISH_PAGE,

@@ -274,6 +274,14 @@ SELECT r.config_key, r.added, r.changed, r.deleted, r.key_id, k.key_id, k.delete
 FROM release_keys r LEFT JOIN config_keys k ON k.store = r.store AND k.name = r.config_key
 WHERE r.store = $1 AND r.number = $2 ORDER BY r.config_key
 
+-- RELEASE_SHARES --
+-- The keys of the release $2 of the store $1: how many rows it adds, changes and deletes, and how many each has now.
+SELECT r.config_key, r.added, r.changed, r.deleted, CAST(coalesce((
+    SELECT sum(p.live_rows) FROM config_keys k JOIN partitions p ON p.key_id = k.key_id
+    WHERE k.store = r.store AND k.name = r.config_key
+), 0) AS BIGINT)
+FROM release_keys r WHERE r.store = $1 AND r.number = $2 ORDER BY r.config_key
+
 -- SET_RELEASE_KEY --
 -- Notes the id of the key $3, which the release $2 of the store $1 has created.
 UPDATE release_keys SET key_id = (SELECT k.key_id FROM config_keys k WHERE k.store = $1 AND k.name = $3)

@@ -1,7 +1,8 @@
 """What it costs a put that the service knows who calls and looks up the role: two instances, alternately.
 
 Both speak TLS. One lets everybody in, the other asks for a token and has granted roles. Counted is the CPU time of the
-service's process, which hardly depends on other work.
+service's process, which hardly depends on other work. The client puts one row at a time: of several at once the service
+makes one transaction, in another rhythm in each instance, which moves the CPU time of a put by up to a fifth.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ringcast_wire.grpc import ServiceLogin
 TOKEN: Final = "a-token-of-more-than-sixteen-characters"
 GRANTS: Final = 50
 """Roles of others, which are there too."""
-AT_ONCE: Final = 8
+AT_ONCE: Final = 1
 
 
 def cpu_s(service: ConfigServiceProcess) -> float:
@@ -32,13 +33,8 @@ def cpu_s(service: ConfigServiceProcess) -> float:
 
 
 async def puts(client: ConfigServiceClient, count: int) -> None:
-    async def some(first: int) -> None:
-        for number in range(first, count, AT_ONCE):
-            await client.put("s", "k", f"row-{number}", "v" * 20)
-
-    async with asyncio.TaskGroup() as group:
-        for first in range(AT_ONCE):
-            group.create_task(some(first))
+    for number in range(count):
+        await client.put("s", "k", f"row-{number}", "v" * 20)
 
 
 async def grant(client: ConfigServiceClient) -> None:
@@ -51,7 +47,7 @@ async def grant(client: ConfigServiceClient) -> None:
 
 
 def test_a_put(benchmark: BenchmarkFixture, shared_nats: NatsServer, tmp_path: Path) -> None:
-    rounds, count = (12, 1_000) if benchmark.enabled else (1, 10)
+    rounds, count = (24, 500) if benchmark.enabled else (1, 10)
     authority = trustme.CA()
     cert = authority.issue_cert("127.0.0.1")
     authority.cert_pem.write_to_path(tmp_path / "ca")
@@ -93,8 +89,10 @@ def test_a_put(benchmark: BenchmarkFixture, shared_nats: NatsServer, tmp_path: P
     assert [len(each) for each in us.values()] == [rounds, rounds]
     if benchmark.stats is None:  # a few puts take less than what the kernel counts CPU time by
         return
+    ratios = [with_roles / without for with_roles, without in zip(us["roles"], us["open"], strict=True)]
     benchmark.extra_info.update(
         without_cpu_us=round(statistics.median(us["open"])),
         with_cpu_us=round(statistics.median(us["roles"])),
-        ratio=round(statistics.median(us["roles"]) / statistics.median(us["open"]), 3),
+        ratio=round(statistics.median(ratios), 3),
+        ratio_quartiles=[round(each, 3) for each in statistics.quantiles(ratios, n=4)],
     )

@@ -61,6 +61,7 @@ def cli(tmp_path: Path) -> Cli:
 
 def test_it_serves_and_the_data_is_there_the_next_time(cli: Cli, tmp_path: Path) -> None:
     with _up(cli, tmp_path / "data", "--json") as up:
+        up.process.wait_until(lambda: bool(up.output()))
         assert json.loads(up.output()) == up.document
         assert up.document["pid"] == up.process.pid
         assert up.document["data_dir"] == str(tmp_path / "data")
@@ -75,8 +76,8 @@ def test_it_serves_and_the_data_is_there_the_next_time(cli: Cli, tmp_path: Path)
         assert inside.ok("get", "s", "list", "a").out == "kept\n"
         # Over NATS too: the worker finds the store's settings and the row.
         assert inside.ok("watch", "s", "list", "--limit", 1, "--json").document["value"] == "kept"
+        up.process.wait_until(lambda: f"export RINGCAST_SERVERS={up.document['nats']}" in up.output())
         assert "Ringcast is up" in up.output()
-        assert f"export RINGCAST_SERVERS={up.document['nats']}" in up.output()
         up.process.signal(signal.SIGINT)
         assert up.process.wait() == 0
 

@@ -167,33 +167,6 @@ class Site:
         self.logins.limits = limits
         await self.reload_logins()
 
-    async def set_max_payload(self, size: int) -> None:
-        """The largest message that NATS takes, in bytes."""
-        for server in self.servers.values():
-            await off(partial(server.change, max_payload=size))
-
-    @asynccontextmanager
-    async def many_clients(self, count: int) -> AsyncIterator[list[ConfigServiceClient]]:
-        """So many clients of the first service, with connections of their own."""
-        async with AsyncExitStack() as stack:
-            address = self.services[SERVICES[0]].address
-            yield [
-                await stack.enter_async_context(ConfigServiceClient(address, timeout_s=PATIENCE_S))
-                for _ in range(count)
-            ]
-
-    @asynccontextmanager
-    async def further(self, service: ConfigServiceProcess) -> AsyncIterator[None]:
-        """Inside, a further service runs, and is scraped."""
-        address = _address(service.metrics_url)
-        await off(service.start)
-        try:
-            self.scrape(_JOBS[0], address)
-            yield
-        finally:
-            self.scrape(_JOBS[0], address, no_more=True)
-            await off(service.terminate)
-
     def linked_database(self, name: str) -> str:
         """A new proxy to the database for one service; the address that it connects to."""
         socket, database = located(self.database)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import click
-from ringcast_client import ReleaseInfo
+from ringcast_client import ConfigServiceClient, ReleaseInfo
 
 from ringcast_cli._client import service_client
 from ringcast_cli._options import settings_of, shared_options
@@ -23,17 +24,8 @@ def pin(context: click.Context, store: str, number: int) -> None:
     Without a pin they are removed when the release is old (`release_retention` of the config service, 7 days). A store
     has one pin: pin a later release, and those before it become old as ever.
     """
-    config = settings_of(context)
-
-    async def run() -> ReleaseInfo:
-        async with service_client(config) as client:
-            return await client.pin_release(store, number)
-
-    info = asyncio.run(run())
-    if config.json:
-        print_json(info)
-        return
-    click.echo(f"release {number} of {visible(store)} is pinned: its rows, and those of all after it, are kept")
+    said = "is pinned: its rows, and those of all after it, are kept"
+    _change(context, store, number, ConfigServiceClient.pin_release, said)
 
 
 @click.command()
@@ -43,14 +35,20 @@ def pin(context: click.Context, store: str, number: int) -> None:
 @click.pass_context
 def unpin(context: click.Context, store: str, number: int) -> None:
     """Take the pin of a release back. What is old by then is removed."""
+    _change(context, store, number, ConfigServiceClient.unpin_release, "is not pinned")
+
+
+def _change(
+    context: click.Context, store: str, number: int, change: Callable[..., Awaitable[ReleaseInfo]], said: str
+) -> None:
     config = settings_of(context)
 
     async def run() -> ReleaseInfo:
         async with service_client(config) as client:
-            return await client.unpin_release(store, number)
+            return await change(client, store, number)
 
     info = asyncio.run(run())
     if config.json:
         print_json(info)
-        return
-    click.echo(f"release {number} of {visible(store)} is not pinned")
+    else:
+        click.echo(f"release {number} of {visible(store)} {said}")

@@ -135,8 +135,12 @@ def revoke(sql: ReleaseStatements, store: str, number: int, by: Authorship) -> T
 
 def with_approvals(sql: ReleaseStatements, release: Release) -> Transaction[Release]:
     """The release with its approvals, the first first, and how many its store wants."""
+    return (yield from _with_approvals(sql, release, (yield from _policy(sql, release.store))))
+
+
+def _with_approvals(sql: ReleaseStatements, release: Release, policy: StorePolicy) -> Transaction[Release]:
     found = yield Ask(sql.release_approvals, (release.store, release.number))
-    needed = (yield from _policy(sql, release.store)).approvals or 0
+    needed = policy.approvals or 0
     return replace(release, approvals=tuple(Approval(*each) for each in found), approvals_needed=needed)
 
 
@@ -148,7 +152,8 @@ def check_approved(sql: ReleaseStatements, release: Release) -> Transaction[Stor
         ConditionFailedError: it has too few.
     """
     yield Ask(sql.lock_policy, (release.store,))
-    release = yield from with_approvals(sql, release)
+    policy = yield from _policy(sql, release.store)
+    release = yield from _with_approvals(sql, release, policy)
     has, needed = len(release.approvals), release.approvals_needed
     if has < needed:
         by = f" (of {', '.join(shown(found.principal, 200) for found in release.approvals)})" if has else ""
@@ -157,7 +162,7 @@ def check_approved(sql: ReleaseStatements, release: Release) -> Transaction[Stor
             f"{has}{by}: other principals than its author have to approve it (ringcast release approve)",
             field="approvals",
         )
-    return (yield from _policy(sql, release.store))
+    return policy
 
 
 def _policy(sql: ReleaseStatements, store: str) -> Transaction[StorePolicy]:

@@ -75,13 +75,12 @@ def with_pin(sql: ReleaseStatements, store: str, found: list[Release]) -> Transa
     return [replace(release, pinned=True) if release.number == pinned else release for release in found]
 
 
-def check_room(sql: ReleaseStatements, store: str, number: int) -> Transaction[None]:
-    """Refuses a new release of this number where the pin keeps as many as a store may have.
+def check_room(store: str, number: int, pinned: int | None) -> None:
+    """Refuses a new release of this number where the pinned one keeps as many as a store may have.
 
     Raises:
         LimitExceededError: it does.
     """
-    ((pinned,),) = yield Ask(sql.get_release_pin, (store,))
     if pinned is not None and number - pinned >= limits.MAX_KEPT_RELEASES:
         raise LimitExceededError(
             f"store {store!r} keeps {number - pinned} releases since release {pinned}, which is pinned, the limit is "

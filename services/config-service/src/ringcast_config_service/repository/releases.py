@@ -138,11 +138,11 @@ def _staging(sql: ReleaseStatements, store: str, batch: StageBatch, by: Authorsh
     """The release that a batch belongs to, locked; a new one for the first batch."""
     found = yield Ask(sql.find_stage, (store, batch.stage_id))
     if not found and batch.sequence == 0:
-        ((number,),) = yield Ask(sql.next_release, (store,))
+        ((number, pinned),) = yield Ask(sql.next_release, (store,))
         # Another call may have created it while this one waited for the number.
         found = yield Ask(sql.find_stage, (store, batch.stage_id))
         if not found:
-            yield from check_room(sql, store, number)
+            check_room(store, number, pinned)
             ((opened,),) = yield Ask(sql.count_open_releases, (store,))
             if opened >= limits.MAX_OPEN_RELEASES:
                 raise LimitExceededError(

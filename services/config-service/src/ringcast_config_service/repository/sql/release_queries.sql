@@ -47,9 +47,9 @@ SELECT name FROM stores WHERE name = $1 {for_key_share}
 SELECT name FROM stores WHERE name = $1 {for_share}
 
 -- NEXT_RELEASE --
--- The next number of a release of the store $1; others wait for it until the transaction ends.
+-- The next number of a release of the store $1, and the one that is pinned; others wait until the transaction ends.
 INSERT INTO release_numbers (store, last) VALUES ($1, 1)
-ON CONFLICT (store) DO UPDATE SET last = release_numbers.last + 1 RETURNING last
+ON CONFLICT (store) DO UPDATE SET last = release_numbers.last + 1 RETURNING last, pinned
 
 -- LOCK_RELEASE_PIN --
 -- The release of the store $1 that is pinned. It stays so, and none is added or expires, before the transaction ends.

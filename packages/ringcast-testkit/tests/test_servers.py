@@ -12,7 +12,15 @@ import asyncpg
 import nats
 import psutil
 import pytest
-from ringcast_testkit import ManagedProcess, NatsServer, PostgresServer, PostgresStandby, ServerFailedError, TcpProxy
+from ringcast_testkit import (
+    PATIENCE_S,
+    ManagedProcess,
+    NatsServer,
+    PostgresServer,
+    PostgresStandby,
+    ServerFailedError,
+    TcpProxy,
+)
 
 
 async def test_nats_keeps_address_and_data_over_a_crash(nats_server: NatsServer) -> None:
@@ -43,6 +51,21 @@ async def test_postgres_keeps_committed_rows_over_a_crash(tmp_path: Path) -> Non
         connection = await asyncpg.connect(url)
         assert await connection.fetchval("SELECT x FROM t") == 7
         await connection.close()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_postgres_ends_with_all_that_it_started(killed: bool) -> None:
+    with PostgresServer() as server:
+        connection = await asyncpg.connect(server.create_database())
+        postmaster = psutil.Process(server.server.get_pid())
+        processes = [postmaster, *postmaster.children(recursive=True)]
+        if killed:
+            server.kill()
+        connection.terminate()
+    running = psutil.wait_procs(processes, timeout=PATIENCE_S)[1]
+    assert not running
+    assert not server.directory.parent.exists()
+    server.close()  # once more is nothing
 
 
 async def test_a_standby_that_lags_takes_over_without_the_last_commits() -> None:

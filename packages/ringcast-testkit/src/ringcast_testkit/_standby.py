@@ -66,7 +66,7 @@ class PostgresStandby:
     def close(self) -> None:
         """Ends the standby, promoted or not, and deletes its data."""
         self._link.close()
-        self.server.__exit__(None, None, None)
+        self.server.close()
         self._temporary.cleanup()
 
     def __enter__(self) -> Self:

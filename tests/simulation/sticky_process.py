@@ -205,6 +205,8 @@ class Process:
 
     def read_leases(self) -> None:
         lag_s = self.world.draw.choice((0.0, 0.0, 0.0, self.world.draw.uniform(0.0, 12.0)))
+        if not self.world.faulty:  # else all may be taken for dead, and planned for anew, as late as the last second
+            lag_s = 0.0
         asked = {self.worker_id, *self.live, *self.records().states, *(w for w in self.world.names)}
 
         def answered(found: dict[str, int]) -> None:

@@ -38,7 +38,7 @@ class Owner:
         self.confirmed = subjects
         self.news.set()
 
-    def undelivered(self, subjects: frozenset[str], reason: str, /) -> None:
+    def undelivered(self, subjects: frozenset[str], reason: str, /, *, lost: bool) -> None:
         raise AssertionError(f"{subjects} were given up: {reason}")
 
     async def until(self, subjects: frozenset[str]) -> None:

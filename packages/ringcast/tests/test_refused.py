@@ -22,9 +22,9 @@ SERVICE = {"user": "service", "password": "service"}
 CREATE = "$JS.API.CONSUMER.CREATE"
 
 
-def users(*, deaf: bool = True, fed: bool = True, dark: bool = False) -> dict[str, Any]:
+def users(*, deaf: bool = True, fed: bool = True, dark: bool = False, robbed: bool = False) -> dict[str, Any]:
     """The users of the server, by what they may not do; ``deaf``: one makes no consumer; ``fed``: one may fetch;
-    ``dark``: one reads no leases.
+    ``dark``: one reads no leases; ``robbed``: one makes no consumer any more.
     """
     denied = {
         "any": [],
@@ -33,6 +33,7 @@ def users(*, deaf: bool = True, fed: bool = True, dark: bool = False) -> dict[st
         "deaf": [f"{CREATE}.config_notify_deaf.>"] if deaf else [],
         "moved": [f"{CREATE}.config_notify_moved.>"] if deaf else [],
         "mute": [f"{CREATE}.config_notify_{store}.>" for store in ("mute", "mutes")],
+        "robbed": [f"{CREATE}.config_notify_{store}.>" for store in ("robbed", "robbery")] if robbed else [],
         "first": [f"{CREATE}.config_notify_first.{names.consumer_name('ringcast', 'first-w', 1)}"],
         "blind": [f"{CREATE}.KV_config_nodes_blind.>"],
         "still": ["$JS.API.CONSUMER.MSG.NEXT.config_notify_still.>"],
@@ -212,6 +213,55 @@ async def test_a_worker_that_gets_no_events_leaves_its_partitions_to_others_unti
             written = await client.put("deaf", "list", "last", "1")
             owner = deaf if written.partition in deaf.owned("list") else good
             await owner.wait_for("list", written.partition, written.version, timeout_s=PATIENCE_S)
+
+
+async def rob(server: NatsServer, store: str, worker_id: str) -> None:
+    """Deletes the consumer of a worker, which may make no other."""
+    await asyncio.to_thread(server.reload, **users(robbed=True))
+    async with await nats.connect(server.url, **SERVICE) as bus:
+        consumer = names.consumer_name("ringcast", worker_id, 0)
+        assert await bus.jetstream().delete_consumer(names.notify_stream(store), consumer)
+
+
+async def test_a_worker_whose_consumer_is_lost_leaves_its_partitions_to_others_until_it_has_one(
+    client: ConfigServiceClient, worker: Callable[..., Worker], server: NatsServer
+) -> None:
+    """It has loaded them all before: what is missing is what comes from then on."""
+    await client.create_store("robbed", partition_count=8)
+    async with worker("robbed", "a", "any") as good, worker("robbed", "b", "robbed", update_tries=2) as robbed:
+        await until(lambda: good.health().ready and robbed.health().ready and bool(robbed.owned("list")))
+        await rob(server, "robbed", "robbed-b")
+        await until(lambda: robbed.health().keys[0].withdrawn)
+        assert f"{CREATE}.config_notify_robbed.ringcast-robbed-b" in robbed.health().keys[0].failing_because
+        assert not robbed.health().ready
+        assert robbed.staleness() > 0
+        await good.wait_until("list", lambda: len(good.owned("list")) == 8, timeout_s=PATIENCE_S)
+        await asyncio.to_thread(server.reload, **users())
+        await until(lambda: robbed.owned("list") and robbed.health().ready and good.health().ready)
+
+
+async def test_a_worker_that_is_alone_and_whose_consumer_is_lost_says_so_and_hears_late(
+    client: ConfigServiceClient, worker: Callable[..., Worker], server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    await client.create_store("robbery", partition_count=8)
+    registry = CollectorRegistry()
+    settings: dict[str, Any] = {"update_tries": 2, "heads_s": 0.2, "metrics": PrometheusMetrics(registry)}
+    async with worker("robbery", "w", "robbed", **settings) as one:
+        await until(lambda: one.health().ready)
+        await rob(server, "robbery", "robbery-w")
+        await until(lambda: one.health().keys[0].failing_because != "")
+        (health,) = one.health().keys
+        assert (health.owned, health.withdrawn) == (8, False)
+        assert not one.health().ready
+        assert one.staleness() > 0
+        labels = {"store": "robbery", "key": "list", "worker_id": "robbery-w"}
+        assert registry.get_sample_value("config_key_failing", labels) == 1
+        assert caplog.text.count("event=key.kept_without_events ") == 1
+        written = await client.put("robbery", "list", "a", "1")
+        await one.wait_for("list", written.partition, written.version, timeout_s=PATIENCE_S)
+        await asyncio.to_thread(server.reload, **users())
+        await until(lambda: one.health().ready and one.staleness() == 0)
+        assert registry.get_sample_value("config_key_failing", labels) == 0
 
 
 async def test_a_worker_that_is_alone_keeps_what_it_has(

@@ -61,6 +61,19 @@ def test_what_was_loaded_without_events_is_compared_when_they_come() -> None:
     assert not subjects.key.lacks(late, withdrawn=False)
 
 
+def test_events_that_came_and_do_not_any_more_are_lacked_until_they_do() -> None:
+    subjects = Subjects(0, 2)
+    first, second = (frozenset({names.notify_subject("s", "k", number)}) for number in (0, 2))
+    subjects.deliver(0, 2)
+    assert not subjects.key.lacks(second, withdrawn=False)  # what can't be added: the server delivers what it did
+    assert subjects.key.lose(second)
+    assert subjects.key.lacks(second, withdrawn=False)
+    assert not subjects.key.lacks(first, withdrawn=False)
+    assert not subjects.key.lose(second)
+    assert subjects.key.confirmed(second) == ([], True)
+    assert not subjects.key.lacks(second, withdrawn=False)
+
+
 def test_a_key_that_was_left_to_others_still_lacks_what_it_wants() -> None:
     subjects = Subjects(0, 2)
     late = frozenset({names.notify_subject("s", "k", 2)})

@@ -47,8 +47,11 @@ class ConsumerObserver(Protocol):
     def filters_confirmed(self, subjects: frozenset[str], /) -> None:
         """A consumer was changed: the server delivers all these subjects now."""
 
-    def undelivered(self, subjects: frozenset[str], reason: str, /) -> None:
-        """The updates that were to add these subjects have failed ``update_tries`` times in a row."""
+    def undelivered(self, subjects: frozenset[str], reason: str, /, *, lost: bool) -> None:
+        """The updates that were to add these subjects have failed ``update_tries`` times in a row.
+
+        ``lost``: whether the server has no consumer for them any more. Else it delivers what it did before.
+        """
 
 
 class Consumers:
@@ -221,7 +224,8 @@ class Consumers:
         self._retry_at[index] = asyncio.get_running_loop().time() + pause.next_s()
         if pause.failures >= self._config.update_tries:
             reason = f"consumer {self._name(index)}: {field_text(error)}"
-            self._observer.undelivered(filters - self._plan.confirmed, reason)
+            missing = filters - self._plan.confirmed
+            self._observer.undelivered(missing, reason, lost=self._plan.is_lost(index))
 
     def _pull(self, tasks: asyncio.TaskGroup, index: int, *, wanted: bool) -> None:
         found = self._loops.get(index)

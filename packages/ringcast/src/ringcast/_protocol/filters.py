@@ -15,6 +15,7 @@ class FilterPlan:
         self._consumers: list[set[str]] = []
         self._confirmed: dict[int, frozenset[str]] = {}
         self._unsure: set[int] = set()
+        self._missing: set[int] = set()
 
     def want(self, subjects: Iterable[str]) -> None:
         """Plans for exactly these subjects."""
@@ -53,12 +54,18 @@ class FilterPlan:
     def confirm(self, index: int, filters: frozenset[str]) -> None:
         """The server has taken these filters."""
         self._unsure.discard(index)
+        self._missing.discard(index)
         self._confirmed[index] = filters
 
     def lost(self, index: int) -> None:
         """The server no longer has this consumer. It is due even if it is not wanted any more, so that pulling ends."""
         self._confirmed.pop(index, None)
         self._unsure.add(index)
+        self._missing.add(index)
+
+    def is_lost(self, index: int) -> bool:
+        """Whether the server had this consumer and has not taken it again: it delivers nothing at all."""
+        return index in self._missing
 
     @property
     def confirmed(self) -> frozenset[str]:

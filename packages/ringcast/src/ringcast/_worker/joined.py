@@ -242,9 +242,9 @@ class JoinedWorker:
         """The server delivers these subjects."""
         self._context.keys.filters_confirmed(subjects)
 
-    def undelivered(self, subjects: frozenset[str], reason: str) -> None:
+    def undelivered(self, subjects: frozenset[str], reason: str, *, lost: bool) -> None:
         """The events of these subjects can't be had."""
-        self.participation.undelivered(subjects, reason)
+        self.participation.undelivered(subjects, reason, lost=lost)
 
     def verify(self) -> None:
         """The lease was lost for a while: others may have taken over, and events may have been missed."""

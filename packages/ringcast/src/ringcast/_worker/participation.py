@@ -68,9 +68,13 @@ class Participation:
             elif session.vitals.assigned:  # else the start waits for it, up to its time-out
                 session.vitals.fails("leases", reason)
 
-    def undelivered(self, subjects: frozenset[str], reason: str) -> None:
-        """The events of these subjects can't be had: the owner of their partitions would miss every change."""
+    def undelivered(self, subjects: frozenset[str], reason: str, *, lost: bool) -> None:
+        """The events of these subjects can't be had: the owner of their partitions would miss every change.
+
+        ``lost``: whether they came until now, and do not any more.
+        """
         for key, session in self._sessions.items():
+            is_news = lost and session.subjects.lose(subjects)
             if not session.subjects.lacks(subjects, withdrawn=session.vitals.withdrawn):
                 continue
             session.vitals.fails("events", reason)
@@ -79,7 +83,7 @@ class Participation:
             if self.coordinator is not None and self.coordinator.withdraw(key):
                 self._log.error("key.left_to_others", key=key, error=reason)
                 session.ownership.withdraw(subjects)
-            elif session.ownership.do_without(subjects):
+            elif session.ownership.do_without(subjects) or is_news:
                 self._log.error("key.kept_without_events", key=key, error=reason)
 
     def come_back(self, key: str) -> None:

@@ -34,7 +34,7 @@ class KeySubjects:
         self._all = names.notify_key_subjects(store, key)
         self._wide = self._compared_wide = False
         self._undelivered: frozenset[int] = frozenset()
-        """Partitions that were loaded although their events can't be had."""
+        """Partitions that are loaded although their events can't be had."""
 
     def assign(self, partitions: frozenset[int]) -> frozenset[str]:
         """Returns the subjects of the partitions that are owned from now on."""
@@ -73,6 +73,15 @@ class KeySubjects:
         late = [number for number in self._unfiltered() if self.of(number) in subjects]
         self._undelivered |= frozenset(late)
         return late
+
+    def lose(self, subjects: Collection[str]) -> bool:
+        """The events of these subjects came, and do not any more. Returns whether that is news of a partition."""
+        lost = {
+            number for number, partition in self._partitions.items() if partition.filtered and self.of(number) in subjects
+        }
+        is_news = not lost <= self._undelivered
+        self._undelivered |= lost
+        return is_news
 
     def confirmed(self, subjects: Collection[str]) -> Confirmed:
         """The server delivers these subjects, of any key."""

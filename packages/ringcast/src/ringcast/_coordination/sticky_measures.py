@@ -30,6 +30,8 @@ class KeyReport(NamedTuple):
     """Changes a second of the partitions that this worker owns."""
     hot: int = 0
     """Hot partitions, as far as this worker leads."""
+    passed_over: int = 0
+    """Workers that get no partitions for a while, as far as this worker leads: they did not prepare theirs in time."""
     skew: float = 0.0
     """The load of the busiest worker over the mean of all, as far as this worker leads; 0 where nothing is known."""
 

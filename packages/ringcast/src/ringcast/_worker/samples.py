@@ -123,6 +123,7 @@ class WorkerSamples:
         yield Sample("config_leader_changes_total", key, report.leader_changes)
         yield Sample("config_handoff_seconds", key, report.handoff)
         yield Sample("config_plan_moves", owner, report.plan_moves)
+        yield Sample("config_passed_over_workers", owner, report.passed_over)
         for phase, count in report.partitions.items():
             yield Sample("config_phase_partitions", (*owner, phase), count)
         yield Sample("config_fence_refusals_total", key, stats.fence_refusals)

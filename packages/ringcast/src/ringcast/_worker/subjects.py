@@ -76,9 +76,8 @@ class KeySubjects:
 
     def lose(self, subjects: Collection[str]) -> bool:
         """The events of these subjects came, and do not any more. Returns whether that is news of a partition."""
-        lost = {
-            number for number, partition in self._partitions.items() if partition.filtered and self.of(number) in subjects
-        }
+        filtered = (number for number, partition in self._partitions.items() if partition.filtered)
+        lost = {number for number in filtered if self.of(number) in subjects}
         is_news = not lost <= self._undelivered
         self._undelivered |= lost
         return is_news

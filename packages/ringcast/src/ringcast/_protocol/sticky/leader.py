@@ -94,7 +94,7 @@ class WriteTable:
 class Step:
     """The next write, if any, and when to look again if nothing changes before.
 
-    ``passed_over``: partitions whose next owner has not prepared them in time, with its worker id, for an alert.
+    ``passed_over``: partitions whose next owner has not prepared them in time, with its worker id, for the log.
     """
 
     write: TakeTerm | WriteTable | None = None
@@ -160,6 +160,11 @@ class Leader:
     def skew(self) -> float:
         """The load of the busiest worker over the mean of all; 0 as long as nothing is known."""
         return self._balance.skew
+
+    @property
+    def passed_over(self) -> int:
+        """How many workers get no partitions now, since they have not prepared in time what they were offered."""
+        return len(self._passed_over)
 
     def _is_due(self, clock: object, after_s: float, now: float, clocks: _Clocks | None = None) -> bool:
         """Whether something has been as it is for so long; if not, the leader looks again then."""

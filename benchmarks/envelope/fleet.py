@@ -28,8 +28,8 @@ from benchmarks.envelope.reporting import say
 from benchmarks.envelope.targets import KEY
 
 _AT_ONCE = 20
-"""Workers that start at the same time. Each wave moves partitions of all before it, which has to come to rest: leases
-are refreshed by the same event loop."""
+"""Workers that start at the same time, unless the settings say so. Each wave moves partitions of all before it, which has
+to come to rest: leases are refreshed by the same event loop."""
 _QUIET_S = 0.75
 """After so long without an event, what everybody owns is taken for final."""
 _MEAN_OF_ONE = 16
@@ -163,8 +163,9 @@ async def main(settings: dict[str, Any]) -> None:
     async with AsyncExitStack() as stack:
         stack.push_async_callback(fleet.stop_all)
         owners: dict[int, str] = {}
-        for start in range(0, count, _AT_ONCE):
-            await asyncio.gather(*(fleet.start(name) for name in names[start : start + _AT_ONCE]))
+        at_once = settings.get("at_once", _AT_ONCE)
+        for start in range(0, count, at_once):
+            await asyncio.gather(*(fleet.start(name) for name in names[start : start + at_once]))
             owners = await fleet.settled()
         if service := settings.get("migrates_at"):
             await migrate(service, settings["store"])

@@ -19,6 +19,8 @@ LEADER = "leader"
 _OURS = ("first", "second")
 """Workers that are processes of their own. The first that is there leads."""
 _WORKERS, _PARTITIONS = 200, 4_096
+_AT_ONCE = 8
+"""Four thousand partitions are so much for two hundred workers of one process that twenty more at once cost leases."""
 _START_S = 400.0
 _STEP_S = 150.0
 
@@ -46,6 +48,7 @@ def _measure(case: Case, system: System, ours: Mapping[str, Child]) -> None:
         "strategy": Strategy.JUMP,
         "migrates_at": system.service.address,
         "others": len(ours),
+        "at_once": _AT_ONCE,
         "rest_s": case.params["seconds"],
         "crash": False,
     }

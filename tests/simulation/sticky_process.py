@@ -68,6 +68,7 @@ class Records:
         self.term = term_of(term) if term else None
         self.table = table_of(table) if table else None
         self.states = states_among(nodes)
+        self.states_revision = max((nodes[names.state_key(KEY, name)][0] for name in self.states), default=0)
         self.gone = gone_among(nodes, self.states)
 
 
@@ -262,6 +263,7 @@ class Process:
             table=known.table,
             table_revision=known.table_revision,
             states=known.states,
+            states_revision=known.states_revision,
             live=self.live,
             gone=known.gone,
             wishes=self.world.wishes,

@@ -111,6 +111,23 @@ def test_after_a_table_was_lost_its_owners_have_to_be_over() -> None:
     assert write.table.epoch == 181, "above the revision of every table that was written before"
 
 
+def test_the_table_after_a_lost_one_is_above_it_where_all_have_stopped_to_act_by_it() -> None:
+    """Else two owners would have the same token: what the first has written late would be taken for the second's."""
+    write = Bench(2).settled(view(states=BOTH, states_revision=30)).write
+    assert isinstance(write, WriteTable)
+    assert write.table.epoch == 31
+
+
+def test_a_leader_that_was_halted_writes_no_table_before_its_own_lease_is_refreshed() -> None:
+    """Another one may have led meanwhile, and its table be lost: what is compared does not show that."""
+    bench, seen = Bench(2, lives_s=8.0), view(states=BOTH)
+    bench.evidence.wrote(15, 95.0)
+    assert bench.step(seen, 100.0).write is None
+    assert bench.step(seen, 103.1).write is None, "it asked for its last refresh more than 8 s ago"
+    bench.evidence.wrote(16, 103.2)
+    assert isinstance(bench.step(seen, 103.3).write, WriteTable)
+
+
 def test_the_table_after_a_lost_one_is_above_it_where_no_worker_says_that_it_has_seen_that() -> None:
     """All have to say that they act by none: what is left is the sessions that they have begun since."""
     since = {"a": state(A._replace(number=90), ended=1), "b": state(B._replace(number=80), ended=2)}

@@ -243,12 +243,16 @@ class KeyLeader:
 
     def _view(self) -> View:
         term, table = names.term_key(self._key), names.table_key(self._key)
+        states = self._records.states(self._key)
+        found = self._records.table(self._key)
+        written = (self._records.revision(names.state_key(self._key, worker_id)) for worker_id in states)
         return View(
             term=self._records.term(self._key),
             term_revision=self._records.revision(term),
-            table=self._records.table(self._key),
+            table=found,
             table_revision=self._records.revision(table),
-            states=self._records.states(self._key),
+            states=states,
+            states_revision=max(written, default=0) if found is None else 0,
             live=self.live,
             gone=self._records.gone(self._key),
             wishes=self._records.wishes(self._key),

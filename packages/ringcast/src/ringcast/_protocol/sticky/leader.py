@@ -7,6 +7,7 @@ halt. The leader keeps clocks and nothing else: a successor starts them again, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final
@@ -45,6 +46,9 @@ class LeaderTimes:
     gather_s: float = 0.1
     """Partitions that are prepared wait for others that are about to be, for so long at most: every write of the table
     goes to all workers. Their owners serve meanwhile."""
+    lives_s: float = math.inf
+    """A process writes a table where there is none only within so long of a refresh of its own lease: one that was
+    halted for longer may have had a successor, whose table is lost by now."""
     rest_s: float = 60.0
     """After partitions have moved, none moves for so long because of loads."""
 
@@ -59,6 +63,8 @@ class View:
     table_revision: int = 0
     states: Mapping[str, State] = field(default_factory=dict)
     """By worker."""
+    states_revision: int = 0
+    """The highest of any of them. It counts where there is no table."""
     live: frozenset[str] = frozenset()
     """Workers whose leases are believed to live: a hint, by which the leader plans and gives nothing away."""
     gone: Mapping[str, Span] = field(default_factory=dict)
@@ -217,7 +223,8 @@ class Leader:
         """The first table of a key, or the one after a table was lost: then no owner of that may be left."""
         seen = {name: state.seen for name, state in view.states.items()}
         numbers = (session.number for session in sessions.values())
-        newest = max(view.term_revision, view.table_revision, *seen.values(), *numbers)
+        # Who has acted by a lost table, and acts by none now, has said both since: its epoch is not used again.
+        newest = max(view.term_revision, view.table_revision, view.states_revision, *seen.values(), *numbers)
         if any(seen.values()):
             missed = ("table", view.table_revision)
             is_over = self._is_due(missed, self._give_away_s, now)
@@ -227,7 +234,7 @@ class Leader:
             newest = max(newest, written)
         if view.rule is Rule.OWNERS and not may_own(view.step, view.states, view.gone):
             return None
-        if not self._is_quiet(now):
+        if not (self._is_quiet(now) and self._has_lived(now)):
             return None
         targets = planned(list(view.shares) or [None] * self._partitions, self._taking(view, sessions), view.wishes)
         if targets is None and view.rule is Rule.OWNERS:
@@ -237,6 +244,11 @@ class Leader:
         entries = tuple(Entry(sessions.get(name), epoch) for name in targets or ("",) * self._partitions)
         peers = tuple(sorted(sessions.values())) if view.rule is Rule.PEERS else ()
         return WriteTable(Table(epoch, entries, view.rule, epoch, peers, view.step), view.table_revision)
+
+    def _has_lived(self, now: float) -> bool:
+        """Whether this process was not halted for so long that another one may have led meanwhile."""
+        lives_s = self._times.lives_s
+        return lives_s == math.inf or self._evidence.wrote_since(now - lives_s) > 0
 
     def _taking(self, view: View, sessions: Mapping[str, Session]) -> dict[str, int]:
         """The capacities of the workers that may get partitions."""

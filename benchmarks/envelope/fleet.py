@@ -28,8 +28,8 @@ from benchmarks.envelope.reporting import say
 from benchmarks.envelope.targets import KEY
 
 _AT_ONCE = 20
-"""Workers that start at the same time, unless the settings say so. Each wave moves partitions of all before it, which has
-to come to rest: leases are refreshed by the same event loop."""
+"""Workers that start at the same time, unless the settings say so. Each wave moves partitions of all before it, which
+has to come to rest: leases are refreshed by the same event loop."""
 _QUIET_S = 0.75
 """After so long without an event, what everybody owns is taken for final."""
 _MEAN_OF_ONE = 16

@@ -20,7 +20,7 @@ KEY = "list"
 HOSTS = ("h0", "h1")
 PARTITIONS = 7
 TIMES = FenceTimes(10_000, 500)
-LEADER_TIMES = LeaderTimes(prepare_s=8.0, passed_over_s=20.0, lives_s=TIMES.serve_s)
+LEADER_TIMES = LeaderTimes(prepare_s=8.0, passed_over_s=20.0)
 
 state_of = lru_cache(1024)(decode_state)
 term_of = lru_cache(1024)(decode_term)

@@ -296,8 +296,9 @@ class Process:
         match self.lead().write:
             case TakeTerm(term, last):
                 self.write("lead", names.term_key(KEY), encode_term(term), last)
-            case WriteTable(table, last):
-                self.write("lead", names.table_key(KEY), encode_table(table), last)
+            case WriteTable(table, last, founds):
+                among = names.lead_keys(KEY) if founds else ""
+                self.write("lead", names.table_key(KEY), encode_table(table), last, among)
 
     def lead(self) -> Step:
         """What the leader says, asked as the coordinator asks it: of what is new, when it wants to be, to try again."""
@@ -311,9 +312,9 @@ class Process:
         self.ownership.ready(partition, token, self.now)
         self.act()
 
-    def write(self, what: str, name: str, value: bytes, last: int) -> None:
+    def write(self, what: str, name: str, value: bytes, last: int, among: str = "") -> None:
         def put() -> int:
-            revision = self.world.store.put(name, value, last)
+            revision = self.world.store.put(name, value, last, among)
             if revision:
                 self.world.changed(name, (revision, value))
             return revision

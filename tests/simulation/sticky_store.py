@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from operator import itemgetter
 
 
@@ -50,9 +51,11 @@ class Store:
         past = bisect_right(self._past, now - lag_s, key=itemgetter(0))
         return {name: lease.revision for name, lease in (self._past[past - 1][1] if past else {}).items()}
 
-    def put(self, name: str, value: bytes, last: int) -> int:
-        """The new revision, or 0 where it is not ``last``."""
-        if self.nodes.get(name, (0, b""))[0] != last and (self.is_compared or not name.endswith(".lead.table")):
+    def put(self, name: str, value: bytes, last: int, among: str = "") -> int:
+        """The new revision, or 0 where it is not ``last``, or the newest ``among`` names of a pattern is not."""
+        compared = [one for one in self.nodes if fnmatch(one, among)] if among else [name]
+        newest = max((self.nodes[one][0] for one in compared if one in self.nodes), default=0)
+        if newest != last and (self.is_compared or not name.endswith(".lead.table")):
             return 0
         self.revision += 1
         self.nodes[name] = self.revision, value

@@ -76,6 +76,22 @@ async def watching(bucket: Bucket, *patterns: str) -> AsyncIterator[Watched]:
         await end_task(task)
 
 
+async def test_a_write_may_name_the_newest_of_several_keys(bucket: Bucket) -> None:
+    """A table that was written and lost in between leaves nothing by which its own key could be compared."""
+    term, table, both = names.term_key("list"), names.table_key("list"), names.lead_keys("list")
+    first = await bucket.put(term, b"a", last=0)
+    second = await bucket.put(term, b"b", last=first)
+    await bucket.put(names.term_key("other"), b"c", last=0)
+    await bucket.put(ONE, b"d", last=0)
+    for last in (0, first):
+        with pytest.raises(ConflictError):
+            await bucket.put(table, b"late", last=last, among=both)
+    third = await bucket.put(table, b"in time", last=second, among=both)
+    assert await bucket.get(table) == Entry(third, b"in time")
+    with pytest.raises(ConflictError):
+        await bucket.put(table, b"late", last=second, among=both)
+
+
 async def test_a_bucket_exists_or_not(bucket: Bucket, buckets: Buckets) -> None:
     assert await bucket.exists()
     assert not await buckets.bucket("nobody_made_this").exists()

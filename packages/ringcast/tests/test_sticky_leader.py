@@ -79,7 +79,7 @@ def test_a_cold_start_waits_until_the_members_are_quiet() -> None:
     assert bench.step(three, 100.9).wake_at == 101.9
     write = bench.step(three, 101.9).write
     assert isinstance(write, WriteTable)
-    assert write.last == 0
+    assert (write.founds, write.last) == (True, 4)
     assert write.table.epoch == 5, "above the revision of the term, so that tokens rise over tables that are gone"
     assert [entry.token for entry in write.table.entries] == [5] * 4
     assert {entry.owner for entry in write.table.entries} == {A, B, C}
@@ -118,14 +118,14 @@ def test_the_table_after_a_lost_one_is_above_it_where_all_have_stopped_to_act_by
     assert write.table.epoch == 31
 
 
-def test_a_leader_that_was_halted_writes_no_table_before_its_own_lease_is_refreshed() -> None:
-    """Another one may have led meanwhile, and its table be lost: what is compared does not show that."""
-    bench, seen = Bench(2, lives_s=8.0), view(states=BOTH)
-    bench.evidence.wrote(15, 95.0)
-    assert bench.step(seen, 100.0).write is None
-    assert bench.step(seen, 103.1).write is None, "it asked for its last refresh more than 8 s ago"
-    bench.evidence.wrote(16, 103.2)
-    assert isinstance(bench.step(seen, 103.3).write, WriteTable)
+def test_a_table_where_there_is_none_is_written_only_if_nobody_has_led_since() -> None:
+    """The table of another leader may be lost as well: nothing but its term shows it."""
+    write = Bench(2).settled(view(states=BOTH)).write
+    assert isinstance(write, WriteTable)
+    assert (write.founds, write.last) == (True, 4), "the revision of the term"
+    write = Bench(2).settled(view(states=BOTH, table_revision=95)).write
+    assert isinstance(write, WriteTable)
+    assert (write.founds, write.last) == (True, 95), "that of the marker of a table"
 
 
 def test_the_table_after_a_lost_one_is_above_it_where_no_worker_says_that_it_has_seen_that() -> None:

@@ -40,9 +40,9 @@ def witness(writer: Writer) -> None:
 def _witness_refreshes(writer: Writer) -> None:
     put = NatsBucket.put
 
-    async def witnessed(self: NatsBucket, key: str, value: bytes, *, last: int) -> int:
+    async def witnessed(self: NatsBucket, key: str, value: bytes, *, last: int, among: str = "") -> int:
         sent_ns = time.monotonic_ns()
-        revision = await put(self, key, value, last=last)
+        revision = await put(self, key, value, last=last, among=among)
         if key.startswith(_SESSIONS):
             writer.write("refreshed", sent_ns, time.monotonic_ns())
         return revision

@@ -181,6 +181,11 @@ def table_key(config_key: str) -> str:
     return f"{config_key}.lead.table"
 
 
+def lead_keys(config_key: str) -> str:
+    """Both of them as a pattern: whoever writes one can name the newest of the two."""
+    return f"{config_key}.lead.*"
+
+
 def wishes_bucket(store: str) -> str:
     """KV bucket of what operators want of a store of exclusive ownership: :func:`wishes_key`. Nothing in it ages."""
     return f"config_wishes_{store}"

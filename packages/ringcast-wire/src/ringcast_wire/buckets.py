@@ -14,6 +14,8 @@ from ringcast_wire.migrating import said_gone
 EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 """The header by which a write is a compare-and-set: it names what stands there, by :func:`fixed`
 (0: nothing ever did)."""
+EXPECTED_AMONG: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
+"""With that: the subjects, as a pattern, of which the newest has to be what it names, in place of the record's own."""
 WRONG_SEQUENCE: Final = frozenset({10071, 10164})
 """Numbers of the errors that say that something else stands there."""
 DELETED: Final[Mapping[str, str]] = {"KV-Operation": "DEL"}

@@ -64,10 +64,11 @@ class Bucket(Protocol):
         ``newest``: it sees every write that was answered before. Without, the answer may lag behind.
         """
 
-    async def put(self, key: str, value: bytes, *, last: int) -> int:
+    async def put(self, key: str, value: bytes, *, last: int, among: str = "") -> int:
         """Writes if the key is at revision ``last`` (0: it never was), and returns the new revision.
 
-        Of several that name the same revision, one succeeds.
+        Of several that name the same revision, one succeeds. ``among``: a pattern of keys, of which the newest has to
+        be at that revision, in place of the key alone.
 
         Raises:
             ConflictError: it is at another.

@@ -12,6 +12,7 @@ from ringcast_wire import Backoff, EventLog, UnavailableError, event_before, nam
 from ringcast_wire.buckets import (
     DELETED,
     EXPECTED,
+    EXPECTED_AMONG,
     WRONG_SEQUENCE,
     BucketAnswer,
     fixed,
@@ -83,9 +84,9 @@ class NatsBucket:
             return None
         return Entry(message.sequence, None if is_marker(message.headers) else message.data)
 
-    async def put(self, key: str, value: bytes, *, last: int) -> int:
-        """Writes if the key is at revision ``last``, and returns the new revision."""
-        return await self._publish(key, value, last, {})
+    async def put(self, key: str, value: bytes, *, last: int, among: str = "") -> int:
+        """Writes if the key is at revision ``last``, or the newest ``among`` others, and returns the new revision."""
+        return await self._publish(key, value, last, {EXPECTED_AMONG: self.prefix + among} if among else {})
 
     async def delete(self, key: str, *, last: int, may_call: bool = False) -> int:
         """Deletes if the key is at revision ``last``, and returns the revision of the marker that takes its place."""

@@ -221,9 +221,12 @@ class KeyLeader:
                     self._measures.began()
                     self._log.info("owners.led")
                 return done
-            case WriteTable(table, last):
-                before = self._records.table(self._key)
-                done = await self._records.write(names.table_key(self._key), encode_table(table), last=last)
+            case WriteTable(table, last, founds):
+                before, value = self._records.table(self._key), encode_table(table)
+                if founds:
+                    done = await self._records.found(self._key, value, last=last)
+                else:
+                    done = await self._records.write(names.table_key(self._key), value, last=last)
                 if done:
                     self._measures.wrote(before, table, self._clock())
                 return done

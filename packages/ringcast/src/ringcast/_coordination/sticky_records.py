@@ -135,14 +135,26 @@ class OwnerRecords:
         """The revision that a compare-and-set has to name; 0 where nothing ever was."""
         return self._mirror.revision(name)
 
-    async def write(self, name: str, value: bytes, *, last: int) -> bool:
+    async def found(self, key: str, value: bytes, *, last: int) -> bool:
+        """Writes a table where there is none, if no leader has written since revision ``last``, of its own or a table.
+
+        Otherwise reads what is there, and returns ``False``. Raises as :meth:`write`.
+        """
+        if await self.write(names.table_key(key), value, last=last, among=names.lead_keys(key)):
+            return True
+        await self._look(names.term_key(key))
+        return False
+
+    async def write(self, name: str, value: bytes, *, last: int, among: str = "") -> bool:
         """Writes if the name is at revision ``last``; otherwise reads what is there, and returns ``False``.
+
+        ``among``: as :meth:`Bucket.put` has it.
 
         Raises:
             BusError, UnavailableError, TimeoutError, OSError: the write may have come about, or not.
         """
         try:
-            revision = await self.bucket.put(name, value, last=last)
+            revision = await self.bucket.put(name, value, last=last, among=among)
         except ConflictError:
             await self._look(name)
             return False

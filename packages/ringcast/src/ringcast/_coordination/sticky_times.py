@@ -62,7 +62,7 @@ class StickyTimes:
         report_s = min(10.0, max(1.0, ttl_s))
         return cls(
             fence=fence,
-            leader=LeaderTimes(lives_s=fence.serve_s, rest_s=6 * report_s),
+            leader=LeaderTimes(rest_s=6 * report_s),
             refresh_s=ttl_s / 4,
             read_s=min(1.0, ttl_s / 10),
             check_s=max(1.0, ttl_s / 2),

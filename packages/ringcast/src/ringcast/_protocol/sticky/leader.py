@@ -7,7 +7,6 @@ halt. The leader keeps clocks and nothing else: a successor starts them again, a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final
@@ -46,9 +45,6 @@ class LeaderTimes:
     gather_s: float = 0.1
     """Partitions that are prepared wait for others that are about to be, for so long at most: every write of the table
     goes to all workers. Their owners serve meanwhile."""
-    lives_s: float = math.inf
-    """A process writes a table where there is none only within so long of a refresh of its own lease: one that was
-    halted for longer may have had a successor, whose table is lost by now."""
     rest_s: float = 60.0
     """After partitions have moved, none moves for so long because of loads."""
 
@@ -90,10 +86,15 @@ class TakeTerm:
 
 @dataclass(frozen=True, slots=True)
 class WriteTable:
-    """Write the table, if its revision is still ``last``."""
+    """Write the table, if its revision is still ``last``.
+
+    ``founds``: there was none. Then ``last`` is that of the newest record of a leader, its term or a marker of a table:
+    had another one led since, its table may be lost too, and nothing but its term would show it.
+    """
 
     table: Table
     last: int
+    founds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +235,7 @@ class Leader:
             newest = max(newest, written)
         if view.rule is Rule.OWNERS and not may_own(view.step, view.states, view.gone):
             return None
-        if not (self._is_quiet(now) and self._has_lived(now)):
+        if not self._is_quiet(now):
             return None
         targets = planned(list(view.shares) or [None] * self._partitions, self._taking(view, sessions), view.wishes)
         if targets is None and view.rule is Rule.OWNERS:
@@ -243,12 +244,8 @@ class Leader:
         epoch = newest + 1
         entries = tuple(Entry(sessions.get(name), epoch) for name in targets or ("",) * self._partitions)
         peers = tuple(sorted(sessions.values())) if view.rule is Rule.PEERS else ()
-        return WriteTable(Table(epoch, entries, view.rule, epoch, peers, view.step), view.table_revision)
-
-    def _has_lived(self, now: float) -> bool:
-        """Whether this process was not halted for so long that another one may have led meanwhile."""
-        lives_s = self._times.lives_s
-        return lives_s == math.inf or self._evidence.wrote_since(now - lives_s) > 0
+        last = max(view.term_revision, view.table_revision)
+        return WriteTable(Table(epoch, entries, view.rule, epoch, peers, view.step), last, founds=True)
 
     def _taking(self, view: View, sessions: Mapping[str, Session]) -> dict[str, int]:
         """The capacities of the workers that may get partitions."""

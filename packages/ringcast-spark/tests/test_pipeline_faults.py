@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark_ringcast import pipeline
 from pyspark_ringcast.pipeline._session import clear_error
-from ringcast_testkit import ConfigServiceProcess
+from ringcast_testkit import ConfigServiceProcess, until
 from ringcast_wire import UnavailableError
 from ringcast_wire.grpc import pb
 
@@ -51,6 +52,8 @@ def test_the_service_is_killed_in_the_middle_of_an_apply(
     assert len(str(said).splitlines()) == 1
     assert "hunter2" not in str(caught.value)
 
+    # The other task of the job goes on trying for a while: what it then writes would be neither before nor after.
+    asyncio.run(until(lambda: not running_tasks(spark)))
     own_service.start()
     written = sum(own_store.heads())
     assert 0 < written < len(ROWS), "it was not in the middle"
@@ -60,6 +63,12 @@ def test_the_service_is_killed_in_the_middle_of_an_apply(
     assert own_store.rows() == ROWS
     assert sum(own_store.heads()) == len(ROWS), "a row was written twice"
     planned.release()
+
+
+def running_tasks(spark: SparkSession) -> int:
+    """How many tasks run, also those of a job that has failed."""
+    executors = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+    return sum(executor.numRunningTasks() for executor in executors)
 
 
 def kill_in_the_middle(store: Store, service: ConfigServiceProcess) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import ringcast
 from ringcast_client import ConfigServiceClient
-from ringcast_testkit import until
+from ringcast_testkit import until_done
 from ringcast_wire import ConditionFailedError, Stage, Strategy, limits
 
 from benchmarks.envelope.processes import Child
@@ -195,15 +195,7 @@ async def migrate(service: str, store: str) -> None:
     """
     async with ConfigServiceClient(service) as client:
         for stage in (Stage.SHADOW, Stage.VALIDATE, Stage.SWITCH, Stage.FINISH):
-            await until(partial(_is_taken, client, store, stage))
-
-
-async def _is_taken(client: ConfigServiceClient, store: str, stage: Stage) -> bool:
-    try:
-        await client.migrate_store(store, stage)
-    except ConditionFailedError:
-        return False
-    return True
+            await until_done(partial(client.migrate_store, store, stage), ConditionFailedError)
 
 
 async def crash(fleet: Fleet, settings: dict[str, Any], before: dict[int, str]) -> None:

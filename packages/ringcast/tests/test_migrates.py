@@ -7,6 +7,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from ringcast_testkit import (
     WorkerProcess,
     WrittenFleet,
     until,
+    until_done,
 )
 from ringcast_wire import ConditionFailedError, InvalidInputError, Stage, Strategy, UnavailableError, names
 from ringcast_wire.owner_records import Rule, Table, decode_table
@@ -102,15 +104,8 @@ class Fleet(WrittenFleet):
 
     async def take(self, stage: Stage, gone: Sequence[str] = ()) -> None:
         """Takes a step once the workers are ready for it, and those that are gone give no sign of life."""
-
-        async def is_taken() -> bool:
-            try:
-                await self.store.client.migrate_store(self.store.name, stage, gone=gone)
-            except (ConditionFailedError, UnavailableError):
-                return False
-            return True
-
-        await until(is_taken)
+        step = partial(self.store.client.migrate_store, self.store.name, stage, gone=gone)
+        await until_done(step, ConditionFailedError, UnavailableError)
 
     async def table(self) -> Table | None:
         async with await nats.connect(self.store.nats_url) as client:

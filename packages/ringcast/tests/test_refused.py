@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from ringcast import UnavailableError, Worker
 from ringcast.metrics import PrometheusMetrics
 from ringcast_client import ConfigServiceClient
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, until
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, until, until_done
 from ringcast_wire import ConditionFailedError, Stage, limits, names
 from ringcast_wire.owner_records import decode_table
 
@@ -327,19 +327,11 @@ async def test_a_worker_that_gets_no_events_is_made_no_owner_until_it_does(
     await asyncio.to_thread(server.reload, **users())  # a test before this one has let it make consumers
     await client.create_store("moved", partition_count=8)
     await client.migrate_store("moved", Stage.SHADOW)
-
-    async def is_taken(stage: Stage) -> bool:
-        try:
-            await client.migrate_store("moved", stage)
-        except ConditionFailedError:
-            return False
-        return True
-
     async with worker("moved", "a", "any") as good, worker("moved", "b", "moved", update_tries=2) as deaf:
         await until(lambda: deaf.health().keys[0].withdrawn)
         await good.wait_until("list", lambda: len(good.owned("list")) == 8, timeout_s=PATIENCE_S)
         for stage in (Stage.VALIDATE, Stage.SWITCH, Stage.FINISH):
-            await until(partial(is_taken, stage))
+            await until_done(partial(client.migrate_store, "moved", stage), ConditionFailedError)
         async with await nats.connect(server.url, **SERVICE) as bus:
             bucket = await bus.jetstream().key_value(names.owners_bucket("moved"))
             table = decode_table((await bucket.get(names.table_key("list"))).value or b"", 8)

@@ -19,7 +19,7 @@ from ringcast_testkit._readme import run_readme_examples
 from ringcast_testkit._settings import flags_table, settings_table
 from ringcast_testkit._spark import ClassArchive, frugal_jvm, make_spark_home
 from ringcast_testkit._standby import PostgresStandby
-from ringcast_testkit._waiting import end_task, until, until_workers
+from ringcast_testkit._waiting import end_task, until, until_done, until_workers
 from ringcast_testkit._warm import WarmProcess, WarmProgram
 from ringcast_testkit._worker import WorkerProcess
 
@@ -55,5 +55,6 @@ __all__ = [
     "settings_table",
     "end_task",
     "until",
+    "until_done",
     "until_workers",
 ]

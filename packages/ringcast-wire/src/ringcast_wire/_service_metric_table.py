@@ -219,7 +219,8 @@ SERVICE: Final = (
         ("call", "reason"),
         "calls",
         "gRPC calls refused before anything was done, by kind of call and reason (no_token, unknown_token, "
-        "expired_token, invalid_token, no_issuer_keys, limit_total, limit_principal, limit_host, no_role).",
+        "expired_token, invalid_token, no_issuer_keys, limit_total, limit_principal, limit_host, no_role); with "
+        '`call="connection"` TLS handshakes that failed (no_certificate, refused_certificate, no_handshake).',
     ),
     _service(
         "config_service_callouts_total",

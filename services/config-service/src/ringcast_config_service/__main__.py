@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ringcast_service import (
 
 from ringcast_config_service.app import App
 from ringcast_config_service.config import Config
+from ringcast_config_service.grpc.handshakes import Handshakes
 
 _PREFIX = "RINGCAST_CONFIG_SERVICE"
 _COLLECT_AFTER = 10_000
@@ -40,12 +42,14 @@ def main(config_file: Path | None, **options: Any) -> None:
     # With Python's own 700 the collector takes a fourth of the time of a bulk write, and finds nothing.
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, 20, 20)
-    run_process(
-        "ringcast-config-service",
-        lambda: App(settings),
-        log_level=settings.log_level,
-        log_format=settings.log_format,
-    )
+    handshakes = Handshakes()
+    with handshakes.told() if settings.security.uses_tls else contextlib.nullcontext():
+        run_process(
+            "ringcast-config-service",
+            lambda: App(settings, handshakes=handshakes),
+            log_level=settings.log_level,
+            log_format=settings.log_format,
+        )
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from ringcast_config_service.config import Config
 from ringcast_config_service.core import Core
 from ringcast_config_service.draining import DrainableInstance, audit_written
 from ringcast_config_service.grpc.dead_letter_calls import DeadLetterCalls
+from ringcast_config_service.grpc.handshakes import Handshakes
 from ringcast_config_service.grpc.status_calls import StatusCalls
 from ringcast_config_service.grpc.transport import GrpcServer
 from ringcast_config_service.logins import Logins
@@ -53,12 +54,16 @@ _JETSTREAM_OFF: Final = (10_039, 10_076)
 class App(Lifetime):
     """One instance of the config service. :meth:`run` serves until :meth:`stop` is called.
 
-    Its spans go to ``tracer_provider``, by default to the one that the process has configured, if any.
+    Its spans go to ``tracer_provider``, by default to the one that the process has configured, if any. ``handshakes``
+    tells of those that fail; without it they are not counted.
     """
 
-    def __init__(self, config: Config, tracer_provider: TracerProvider | None = None) -> None:
+    def __init__(
+        self, config: Config, tracer_provider: TracerProvider | None = None, *, handshakes: Handshakes | None = None
+    ) -> None:
         super().__init__()
         self._config = config
+        self._handshakes = handshakes
         self._telemetry = Telemetry(make_tracing("ringcast.config_service", tracer_provider))
         self.core: Core | None = None
         self._readiness: Readiness | None = None
@@ -126,6 +131,7 @@ class App(Lifetime):
             if presence is not None:
                 work |= {"presence": presence.run(self.ready), "drain": self._after_ready(drain.run())}
             running = [tasks.create_task(each, name=name) for name, each in work.items()]
+            self._count_handshakes()
             try:
                 await replays.start()
                 await self._start(core.fetches, server, readiness)
@@ -174,6 +180,20 @@ class App(Lifetime):
             await bounded("outbox", core.relay.flush(), bound_s)
         await bounded("claims on the outbox", core.relay.withdraw(), bound_s)
         log.info("service.stopped")
+
+    def _count_handshakes(self) -> None:
+        """Counts those that fail from now on; they are told on a thread of their own."""
+        handshakes, loop, refusals = self._handshakes, asyncio.get_running_loop(), self._telemetry.measures.refusals
+        if handshakes is None or not self._config.security.uses_tls:
+            return
+        if handshakes.hidden_by:
+            log.warning("handshakes.not_counted", hidden_by=handshakes.hidden_by)
+
+        def failed(reason: str, error: str) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(refusals.handshake, reason, error)
+
+        handshakes.on_failed = failed
 
     def _presence(self, instance_id: str, core: Core, server: GrpcServer, drain: Drain) -> Presence | None:
         """What says in the cluster that this instance is there, if that is wanted."""

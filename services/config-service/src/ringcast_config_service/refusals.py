@@ -1,4 +1,4 @@
-"""Calls that are refused before anything is done: each is counted, some are logged."""
+"""Calls and connections that are refused before anything is done: each is counted, some are logged."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ REASONS: Final = (
     *("no_token", "unknown_token", "expired_token", "invalid_token", "no_issuer_keys"),
     *("limit_total", "limit_principal", "limit_host", "no_role"),
 )
+CONNECTION: Final = "connection"
+"""The kind of what fails before there is a call."""
+NO_CERTIFICATE: Final = "no_certificate"
+REFUSED_CERTIFICATE: Final = "refused_certificate"
+NO_HANDSHAKE: Final = "no_handshake"
+HANDSHAKE_REASONS: Final = (NO_CERTIFICATE, REFUSED_CERTIFICATE, NO_HANDSHAKE)
+"""Why a connection with TLS comes to nothing; the last one: the client speaks no TLS, or another one."""
 _QUIET_S: Final = 60.0
 """From one line about a host and reason to the next."""
 _MAX_QUIET: Final = 1_024
@@ -29,7 +36,8 @@ class Refusals:
     """Counts by kind of call and reason, and logs what a person has to know: a bounded number of lines a minute."""
 
     def __init__(self) -> None:
-        self.counts: Counter[tuple[str, str]] = Counter(dict.fromkeys((("unary", reason) for reason in REASONS), 0))
+        kinds = (("unary", REASONS), (CONNECTION, HANDSHAKE_REASONS))
+        self.counts = Counter({(kind, reason): 0 for kind, reasons in kinds for reason in reasons})
         self._quiet: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
         self._window_ends = 0.0
         self._lines = 0
@@ -39,6 +47,12 @@ class Refusals:
         self.counts[kind, reason] += 1
         if (unlogged := self._may_log(reason, host)) is not None:
             log.warning("login.refused", host=host, call=kind, reason=reason, unlogged=unlogged)
+
+    def handshake(self, reason: str, error: str) -> None:
+        """A connection to the port with TLS came to nothing. gRPC doesn't say whose it was."""
+        self.counts[CONNECTION, reason] += 1
+        if (unlogged := self._may_log(reason, "")) is not None:
+            log.warning("handshake.failed", reason=reason, error=error, unlogged=unlogged)
 
     def call(self, kind: str, reason: str, host: str) -> None:
         """A call was one too many."""

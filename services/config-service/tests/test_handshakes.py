@@ -1,0 +1,139 @@
+"""TLS handshakes that fail are counted and logged, and nothing else of standard error is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from ringcast_config_service.refusals import HANDSHAKE_REASONS, NO_CERTIFICATE, NO_HANDSHAKE, REFUSED_CERTIFICATE
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, attempt, until
+
+Keys = Any  # of conftest.py
+
+LINE = "I1127 15:33:27.739972 7 ssl.cc:2563] Handshake failed with error SSL_ERROR_SSL: error:1000:SSL routines:lib:"
+CHILD = """
+import os, signal, sys
+from ringcast_config_service.grpc.handshakes import Handshakes
+handshakes, lines = Handshakes(), sys.stdin.buffer.read().split(b"|")
+handshakes.on_failed = lambda reason, error: print(reason, error, flush=True)
+with handshakes.told():
+    for line in lines:
+        os.write(2, line)
+    print("of Python", file=sys.stderr)
+    {then}
+print("after", file=sys.stderr)
+"""
+
+
+def run(*lines: str, then: str = "pass") -> subprocess.CompletedProcess[str]:
+    """A process in whose standard error libraries write these pieces."""
+    words = [sys.executable, "-c", CHILD.format(then=then)]
+    return subprocess.run(words, input="|".join(lines), capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_what_is_not_of_handshakes_is_passed_on() -> None:
+    found = run("one\n", "two ", "halves\n", f"{LINE}HTTP_REQUEST: what\n", "x" * 200_000, "\n", "no end")
+    assert found.returncode == 0
+    assert found.stdout == "no_handshake HTTP_REQUEST: what\n"
+    lines = found.stderr.replace("of Python\n", "", 1).split("\n")
+    assert lines[:2] == ["one", "two halves"]
+    assert "".join(lines[2:]).replace("after", "") == "x" * 200_000 + "no end"
+
+
+def test_a_process_that_is_killed_has_written_all_of_its_own_lines() -> None:
+    found = run("one\n", then="os.kill(os.getpid(), signal.SIGKILL)")
+    assert found.returncode == -9
+    assert "of Python\n" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("PEER_DID_NOT_RETURN_A_CERTIFICATE: Invalid\n", "no_certificate PEER_DID_NOT_RETURN_A_CERTIFICATE: Invalid\n"),
+        ("CERTIFICATE_VERIFY_FAILED: expired\n", "refused_certificate CERTIFICATE_VERIFY_FAILED: expired\n"),
+        ("HTTP_REQUEST\n", "no_handshake HTTP_REQUEST: \n"),
+        (f"NEW_REASON: {'y' * 1_000}\n", f"no_handshake NEW_REASON: {'y' * 188}\n"),
+    ],
+)
+def test_reasons_are_few(line: str, told: str) -> None:
+    found = run(LINE + line)
+    assert (found.stdout, found.stderr) == (told, "of Python\nafter\n")
+
+
+class Peer:
+    """Clients of the port of a service, and what it counts and logs of them."""
+
+    def __init__(self, service: ConfigServiceProcess, keys: Keys) -> None:
+        self._service = service
+        self._keys = keys
+        self._host, _, port = service.address.rpartition(":")
+        self._port = int(port)
+
+    async def connect(self, *certificate: str) -> None:
+        """A connection with this certificate and key, or with none; returns once the service has closed it."""
+        context = ssl.create_default_context(cafile=self._keys.ca)
+        context.set_alpn_protocols(["h2"])
+        if certificate:
+            context.load_cert_chain(*certificate)
+        reader, writer = await asyncio.open_connection(self._host, self._port, ssl=context)
+        await self._ends(reader, writer)
+
+    async def speak(self, data: bytes) -> None:
+        """A connection that sends this; returns once the service has closed it."""
+        reader, writer = await asyncio.open_connection(self._host, self._port)
+        writer.write(data)
+        await self._ends(reader, writer)
+
+    async def _ends(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.read()
+        except (ConnectionError, ssl.SSLError):
+            pass
+        finally:
+            writer.close()
+
+    async def counts(self) -> dict[str, float]:
+        url, name = self._service.metrics_url, "config_service_calls_refused_total"
+        text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=PATIENCE_S).read().decode())
+        (family,) = (each for each in text_string_to_metric_families(text) if each.name == name.removesuffix("_total"))
+        found = {each.labels["reason"]: each.value for each in family.samples if each.labels["call"] == "connection"}
+        assert found.keys() == set(HANDSHAKE_REASONS)
+        return found
+
+    def lines(self) -> list[str]:
+        return [line for line in self._service.process.log if "event=handshake.failed" in line]
+
+
+@attempt(
+    "a client whose certificate another authority has signed, or which speaks no TLS",
+    "connect, again and again",
+    "each handshake that fails is counted by its reason, and one line a minute says so",
+)
+async def test_failed_handshakes_are_counted_and_logged(tmp_path: Path, keys: Keys, nats_url: str) -> None:
+    (tmp_path / "other").mkdir()
+    stranger = type(keys)(tmp_path / "other").issue("writer.example.org")
+    options = ("--tls-cert", keys.cert, "--tls-key", keys.key, "--client-ca", keys.ca)
+    database = f"sqlite:{tmp_path / 'ringcast.db'}"
+    with ConfigServiceProcess(tmp_path, nats_url=nats_url, database=database, options=options) as service:
+        peer = Peer(service, keys)
+        assert set((await peer.counts()).values()) == {0}
+        for _ in range(3):
+            await peer.connect()
+        await peer.connect(*stranger)
+        await peer.speak(b"GET / HTTP/1.1\r\n\r\n")
+        wanted = {NO_CERTIFICATE: 3, REFUSED_CERTIFICATE: 1, NO_HANDSHAKE: 1}
+
+        async def counted() -> bool:
+            return await peer.counts() == wanted
+
+        await until(counted)
+        await until(lambda: len(peer.lines()) >= 3)
+        assert sorted(line.partition("reason=")[2].split()[0] for line in peer.lines()) == sorted(wanted)
+        assert not [line for line in service.process.log if "Handshake failed with" in line]

@@ -54,6 +54,12 @@ async def keep_history(bench: Bench, store: str, ms: int | None) -> None:
     await bench.repo.policies.set_policy(store, PolicyChange(StorePolicy(history_retention_ms=ms), lift))
 
 
+async def keep_tombstones(bench: Bench, store: str, ms: int | None) -> None:
+    """Sets the store's own retention of tombstones, or lifts it."""
+    lift = frozenset({"tombstone_retention_ms"} if ms is None else ())
+    await bench.repo.policies.set_policy(store, PolicyChange(StorePolicy(tombstone_retention_ms=ms), lift))
+
+
 def small_pieces(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     for name in ("PIECE_ROWS", "PIECE_REVISIONS"):
         for module in ("postgres.compaction", "sqlite.compaction"):
@@ -86,6 +92,45 @@ async def test_tombstones_that_are_old(bench: Bench) -> None:
     assert (await read(bench, 5)).whole is False
     assert (await bench.write({a: "back"})).versions == [6]
     await bench.check_gap_free()
+
+
+async def test_stores_that_keep_their_tombstones_for_other_times(
+    bench: Bench, new_store: Callable[..., StoreRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for less time than all others, one for longer; lifted, and purged, nothing of it stays."""
+    small_pieces(monkeypatch, 2)
+    rows = same_partition(3)
+    for name in ("short", "long"):
+        await bench.repo.stores.create_store(new_store(name, partition_count=bench.store.partition_count))
+    stores = [(await bench.repo.stores.get_store(name)).record for name in ("s", "short", "long")]
+    await keep_tombstones(bench, "short", POLICY_RANGES["tombstone_retention_ms"][0])
+    await keep_tombstones(bench, "long", 30 * DAY_MS)
+
+    async def tombstones_stay() -> set[str]:
+        """Stores of which a worker that was away since before the deletions learns of them."""
+        return {each.name for each in stores if not (await read(bench, 3, store=each.name)).whole}
+
+    for value in ("1", None):
+        await bench.group([bench.request(dict.fromkeys(rows, value), store=store) for store in stores])
+    await bench.pass_time(HOUR_MS - MINUTE_MS)
+    assert await compact(bench) == (0, 0)
+    await bench.pass_time(2 * MINUTE_MS)
+    assert await compact(bench) == (3, 0)
+    assert await tombstones_stay() == {"s", "long"}
+    await bench.pass_time(DAY_MS)
+    assert await compact(bench) == (3, 0)
+    assert await tombstones_stay() == {"long"}
+    marks = "SELECT duty FROM maintenance WHERE duty LIKE 'tombstones/%' ORDER BY duty"
+    assert [duty for (duty,) in await bench.ask(marks)] == ["tombstones/long", "tombstones/short"]
+
+    await keep_tombstones(bench, "long", None)
+    assert await compact(bench) == (3, 0), "it is one of all others again"
+    assert await tombstones_stay() == set()
+    await bench.repo.deletions.delete_store("short", Deletion(1, 0))
+    while await bench.repo.deletions.purge_rows("short", None):
+        pass
+    await bench.repo.deletions.drop_store("short")
+    assert await bench.ask(marks) == []
 
 
 async def test_a_tombstone_whose_row_is_back_stays_out_of_it(bench: Bench) -> None:
@@ -278,7 +323,7 @@ async def test_of_one_moment_a_piece_begins_where_the_last_one_ended(
     lead = await bench.lead()
     _, now_ms = await steps.progress(compaction.ALL_OTHERS)
     while first is not None:
-        dropped, first = await steps.drop_tombstones(lead, first, now_ms)
+        dropped, first = await steps.drop_tombstones(lead, compaction.ALL_OTHERS, first, now_ms)
         found.append((dropped, first.version if first else None))
     assert found == [(10, 45), (10, 55), (10, 65), (5, None)]
     assert "sort" not in (plan := await plan_of_tombstones(bench)).lower()
@@ -308,11 +353,11 @@ async def test_an_instance_that_lost_the_lead_changes_nothing(bench: Bench, monk
     lead = await bench.lead()
     steps = steps_of(bench)
     _, now_ms = await steps.progress(compaction.ALL_OTHERS)
-    dropped, after = await steps.drop_tombstones(lead, FIRST, now_ms)
+    dropped, after = await steps.drop_tombstones(lead, compaction.ALL_OTHERS, FIRST, now_ms)
     assert (dropped, after is not None) == (10, True)
     await bench.lead(holder="bench")  # the same instance, later
     for step in (
-        steps.drop_tombstones(lead, FIRST, now_ms),
+        steps.drop_tombstones(lead, compaction.ALL_OTHERS, FIRST, now_ms),
         steps.drop_history(lead, compaction.ALL_OTHERS, 0, now_ms),
         steps.drop_history(lead, "s", 0, now_ms),
         steps.retentions(lead),

@@ -37,6 +37,7 @@ _HELP: Final = {
     "max_release_shrink_percent": "Percent by which one release may make a key shorter",
     "max_release_change_percent": "Percent of the rows of a key that one release may change or delete",
     "history_retention_ms": "How long revisions are kept once they were replaced, in place of the service's setting",
+    "tombstone_retention_ms": "How long tombstones of deleted rows are kept, in place of the service's setting",
 }
 
 

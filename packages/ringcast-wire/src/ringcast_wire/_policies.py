@@ -13,6 +13,8 @@ _MOST: Final = (1 << 53) - 1
 """What JSON carries without loss."""
 MIN_HISTORY_RETENTION_MS: Final = 3_600_000
 """A read of a large list names the revisions at which it began, and the history has to bring them to its end."""
+MIN_TOMBSTONE_RETENTION_MS: Final = 3_600_000
+"""Workers that are away for longer get partitions whole, and agents may not tell groups of deletions."""
 MAX_RETENTION_MS: Final = 3_650 * 86_400_000
 
 
@@ -27,7 +29,8 @@ class StorePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     that write; ``burst_rows`` is how much may come at once after a pause, by default what comes in a second, and at
     least one batch.
 
-    ``history_retention_ms`` is how long old revisions are kept, in place of the service's own setting.
+    ``history_retention_ms`` is how long old revisions are kept, in place of the service's own setting, and
+    ``tombstone_retention_ms`` the same of the tombstones of deleted rows.
 
     ``releases_only``: rows change only by releases, which are published and undone; every other write is refused.
     ``approvals``: a release is published only when so many principals other than its author have approved it.
@@ -49,6 +52,7 @@ class StorePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     max_release_growth_percent: int | None = None
     max_release_shrink_percent: int | None = None
     max_release_change_percent: int | None = None
+    tombstone_retention_ms: int | None = None
 
 
 NO_POLICY: Final = StorePolicy()
@@ -65,6 +69,7 @@ POLICY_RANGES: Final[dict[str, tuple[int, int]]] = {
     "max_release_growth_percent": (0, 1_000_000),
     "max_release_shrink_percent": (0, 100),
     "max_release_change_percent": (0, 100),
+    "tombstone_retention_ms": (MIN_TOMBSTONE_RETENTION_MS, MAX_RETENTION_MS),
 }
 """The lowest and the highest value of each policy."""
 

@@ -11,6 +11,8 @@ deletion goes by its own age, and where a row has nothing older than the retenti
 A store may have a retention of its own for the history, by the policy ``history_retention_ms``. From the first pass
 that finds the policy its revisions are left out of the pass for all others, and have a pass and a horizon of their own:
 also once the policy is lifted, since the pass for all others is past the revisions that the store has kept for longer.
+Its tombstones have a pass of their own as long as it has the policy ``tombstone_retention_ms``: those passes begin with
+the oldest each time.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from ringcast_config_service.repository.lead import Lead
 DUTY: Final = "compaction"
 HORIZON: Final = "history-horizon"
 """Both with ``/`` and the name of a store, where it has a retention of its own: as the fragment ``horizon`` says."""
+TOMBSTONES: Final = "tombstones"
+"""With ``/`` and the name of a store: a mark that its tombstones are left out of the pass for all others."""
 ALL_OTHERS: Final = ""
 """In place of a store: all that have no retention of their own."""
 PIECE_ROWS: Final = 1_000
@@ -50,28 +54,43 @@ class Moment(NamedTuple):
 
 
 class StoreRetention(NamedTuple):
-    """A store with a retention of its own for the history, or one that had it; then ``ms`` is ``None``."""
+    """A store with a retention of its own, or one that had it for the history; then ``ms`` is ``None``."""
 
     store: str
     ms: int | None
 
 
+class Retentions(NamedTuple):
+    """The stores with retentions of their own, for what."""
+
+    tombstones: list[StoreRetention]
+    history: list[StoreRetention]
+
+
+class Marks(NamedTuple):
+    """What is to be noted, so that the pass for all others leaves out what it has to: duties to copy, and to drop."""
+
+    copies: list[tuple[str, str]]
+    """Each with the one that it begins as."""
+    drops: list[str]
+
+
 class Steps(Protocol):
     """What a database does for a pass. What changes something is a transaction, and raises ``LostLeadError``.
 
-    ``store``: the one whose history it is about, or :data:`ALL_OTHERS`.
+    ``store``: the one that it is about, or :data:`ALL_OTHERS`.
     """
 
     async def progress(self, store: str) -> Progress:
         """Where the pass begins."""
 
-    async def retentions(self, lead: Lead) -> list[StoreRetention]:
+    async def retentions(self, lead: Lead) -> Retentions:
         """Stores with retentions of their own. From then on they are none of all others."""
 
     async def done(self, lead: Lead, store: str, done_ms: int) -> None:
         """Notes how far history is done."""
 
-    async def drop_tombstones(self, lead: Lead, first: Moment, before_ms: int) -> tuple[int, Moment | None]:
+    async def drop_tombstones(self, lead: Lead, store: str, first: Moment, before_ms: int) -> tuple[int, Moment | None]:
         """Removes a piece, oldest first; how many, and where the next piece begins, ``None`` if there is none."""
 
     async def drop_history(self, lead: Lead, store: str, after_ms: int, before_ms: int) -> tuple[int, int | None]:
@@ -80,15 +99,23 @@ class Steps(Protocol):
 
 async def compact(steps: Steps, lead: Lead, tombstones_ms: int, history_ms: int) -> Compaction:
     """One pass: what is older than these. Where one broke off, the next removes what it has left."""
-    _, now_ms = await steps.progress(ALL_OTHERS)
     tombstones = revisions = 0
-    first: Moment | None = Moment(0, 0)
-    while first is not None:
-        dropped, first = await steps.drop_tombstones(lead, first, now_ms - tombstones_ms)
-        tombstones += dropped
-    for store, own_ms in (*await steps.retentions(lead), StoreRetention(ALL_OTHERS, None)):
+    own = await steps.retentions(lead)
+    for store, own_ms in (*own.tombstones, StoreRetention(ALL_OTHERS, None)):
+        tombstones += await _compact_tombstones(steps, lead, store, tombstones_ms if own_ms is None else own_ms)
+    for store, own_ms in (*own.history, StoreRetention(ALL_OTHERS, None)):
         revisions += await _compact_history(steps, lead, store, history_ms if own_ms is None else own_ms)
     return Compaction(tombstones, revisions)
+
+
+async def _compact_tombstones(steps: Steps, lead: Lead, store: str, tombstones_ms: int) -> int:
+    _, now_ms = await steps.progress(ALL_OTHERS)
+    tombstones = 0
+    first: Moment | None = Moment(0, 0)
+    while first is not None:
+        dropped, first = await steps.drop_tombstones(lead, store, first, now_ms - tombstones_ms)
+        tombstones += dropped
+    return tombstones
 
 
 async def _compact_history(steps: Steps, lead: Lead, store: str, history_ms: int) -> int:
@@ -104,15 +131,29 @@ async def _compact_history(steps: Steps, lead: Lead, store: str, history_ms: int
 
 
 def duty_of(duty: str, store: str) -> str:
-    """The name of a duty for the history of a store."""
+    """The name of a duty for a store."""
     return f"{duty}/{store}" if store else duty
 
 
-def own_retentions(found: Iterable[Sequence[Any]]) -> tuple[list[StoreRetention], list[str]]:
-    """From records of the statement ``OWN_RETENTIONS``: those that there are, and the stores that are new in them."""
-    stores = [(name, mapping.to_policy(policy).history_retention_ms, known) for name, policy, known in found]
-    own = [StoreRetention(name, ms) for name, ms, known in stores if known or ms is not None]
-    return own, [name for name, ms, known in stores if ms is not None and not known]
+def own_retentions(found: Iterable[Sequence[Any]]) -> tuple[Retentions, Marks]:
+    """From records of the statement ``OWN_RETENTIONS``: those that there are, and what is to be noted of them."""
+    own, marks = Retentions([], []), Marks([], [])
+    for store, text, has_horizon, is_left_out in found:
+        policy = mapping.to_policy(text)
+        history_ms, tombstones_ms = policy.history_retention_ms, policy.tombstone_retention_ms
+        if history_ms is not None or has_horizon:
+            own.history.append(StoreRetention(store, history_ms))
+        if history_ms is not None and not has_horizon:
+            marks.copies.extend((duty_of(duty, store), duty) for duty in (DUTY, HORIZON))
+        if tombstones_ms is not None:
+            own.tombstones.append(StoreRetention(store, tombstones_ms))
+        if (tombstones_ms is not None) != bool(is_left_out):
+            name = duty_of(TOMBSTONES, store)
+            if is_left_out:
+                marks.drops.append(name)
+            else:
+                marks.copies.append((name, DUTY))
+    return own, marks
 
 
 def next_piece(end_ms: int | None, after_ms: int, before_ms: int) -> tuple[int, int | None]:

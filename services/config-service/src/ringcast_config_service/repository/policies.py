@@ -9,7 +9,11 @@ import msgspec
 from ringcast_wire import LimitExceededError, PermissionDeniedError, StorePolicy, limits
 
 _SHARES: Final = ("max_release_growth_percent", "max_release_shrink_percent", "max_release_change_percent")
-_KNOWN_FROM: Final = {"releases_only": 12, "approvals": 12, **dict.fromkeys(_SHARES, 14)}
+_KNOWN_FROM: Final = {
+    "releases_only": 12,
+    "approvals": 12,
+    **dict.fromkeys((*_SHARES, "tombstone_retention_ms"), 14),
+}
 """From which version of the schema on a build knows a policy that it must not leave out: what was promised of the store
 would not hold."""
 

@@ -10,7 +10,7 @@ from ringcast_config_service.repository.compaction import (
     PIECE_ROWS,
     Moment,
     Progress,
-    StoreRetention,
+    Retentions,
     duty_of,
     needless,
     next_piece,
@@ -33,12 +33,13 @@ class PostgresSteps:
         async with self._sessions.use("upkeep") as db:
             return Progress(*(await db.fetchrow(Sql.GET_DUTY, duty_of(DUTY, store)))[3:])
 
-    async def retentions(self, lead: Lead) -> list[StoreRetention]:
-        async def work(db: Connection) -> list[StoreRetention]:
-            own, new = own_retentions(await db.fetch(Sql.OWN_RETENTIONS))
-            for store in new:
-                for duty in (DUTY, HORIZON):
-                    await db.execute(Sql.COPY_DUTY, duty_of(duty, store), duty)
+    async def retentions(self, lead: Lead) -> Retentions:
+        async def work(db: Connection) -> Retentions:
+            own, marks = own_retentions(await db.fetch(Sql.OWN_RETENTIONS))
+            for copy in marks.copies:
+                await db.execute(Sql.COPY_DUTY, *copy)
+            for duty in marks.drops:
+                await db.execute(Sql.DROP_DUTY, duty)
             return own
 
         return await transact_as(self._sessions, lead, work)
@@ -46,9 +47,13 @@ class PostgresSteps:
     async def done(self, lead: Lead, store: str, done_ms: int) -> None:
         await transact_as(self._sessions, lead, lambda db: db.execute(Sql.DUTY_DONE, duty_of(DUTY, store), done_ms))
 
-    async def drop_tombstones(self, lead: Lead, first: Moment, before_ms: int) -> tuple[int, Moment | None]:
+    async def drop_tombstones(self, lead: Lead, store: str, first: Moment, before_ms: int) -> tuple[int, Moment | None]:
         async def work(db: Connection) -> tuple[int, Moment | None]:
-            found = await db.fetch(Sql.OLD_TOMBSTONES, *first, before_ms, PIECE_ROWS)
+            piece = (*first, before_ms, PIECE_ROWS)
+            if store == ALL_OTHERS:
+                found = await db.fetch(Sql.OLD_TOMBSTONES, *piece)
+            else:
+                found = await db.fetch(Sql.OLD_TOMBSTONES_OF_STORE, *piece, store)
             if not found:
                 return 0, None
             floors: dict[tuple[int, int], int] = {}

@@ -145,7 +145,7 @@ class PostgresDeletions:
             if count(await db.execute(Sql.DROP_STORE, name)):
                 await db.execute(Sql.DROP_BUDGET, name)
                 await db.execute(Sql.DROP_MARKS, name)
-                for duty in (compaction.DUTY, compaction.HORIZON):
+                for duty in (compaction.DUTY, compaction.HORIZON, compaction.TOMBSTONES):
                     await db.execute(Sql.DROP_DUTY, compaction.duty_of(duty, name))
                 for statement in (
                     Sql.DROP_RELEASE_ROWS,

@@ -417,10 +417,20 @@ INSERT INTO maintenance (duty, holder, token, until_ms, done_ms) VALUES ($1, '',
 ON CONFLICT (duty) DO UPDATE SET done_ms = excluded.done_ms
 
 -- OLD_TOMBSTONES --
--- Up to $4 tombstones from the moment ($1, $2) on that were written before $3, the oldest first.
+-- Up to $4 tombstones from the moment ($1, $2) on that were written before $3, the oldest first; of stores without a
+-- retention of their own.
 -- By version too: of a million of one moment, a piece would else begin with all that the pieces before it have removed.
 SELECT key_id, partition, row_id, version, written_at_ms FROM rows
-WHERE deleted AND (written_at_ms, version) >= ($1, $2) AND written_at_ms < $3 ORDER BY written_at_ms, version LIMIT $4
+WHERE deleted AND (written_at_ms, version) >= ($1, $2) AND written_at_ms < $3 AND key_id NOT IN (
+    SELECT k.key_id FROM config_keys k JOIN maintenance m ON m.duty = 'tombstones/' || k.store
+) ORDER BY written_at_ms, version LIMIT $4
+
+-- OLD_TOMBSTONES_OF_STORE --
+-- The same of the store $5.
+SELECT key_id, partition, row_id, version, written_at_ms FROM rows
+WHERE deleted AND (written_at_ms, version) >= ($1, $2) AND written_at_ms < $3
+    AND {key_id_beside_time} IN (SELECT k.key_id FROM config_keys k WHERE k.store = $5)
+ORDER BY written_at_ms, version LIMIT $4
 
 -- END_OF_PIECE --
 -- When the first revision beyond a piece of $3 was written, of those from $1 on and before $2.
@@ -442,9 +452,11 @@ WHERE written_at_ms >= $1 AND written_at_ms < $2
     AND {key_id_beside_time} IN (SELECT k.key_id FROM config_keys k WHERE k.store = $3)
 
 -- OWN_RETENTIONS --
--- Every store, with its policies and whether its history has a horizon of its own.
-SELECT s.name, s.policy, m.duty IS NOT NULL
-FROM stores s LEFT JOIN maintenance m ON m.duty = 'history-horizon/' || s.name ORDER BY s.name
+-- Every store, with its policies, whether its history has a horizon of its own, and whether its tombstones are left out
+-- of the pass for all others.
+SELECT s.name, s.policy, h.duty IS NOT NULL, t.duty IS NOT NULL
+FROM stores s LEFT JOIN maintenance h ON h.duty = 'history-horizon/' || s.name
+LEFT JOIN maintenance t ON t.duty = 'tombstones/' || s.name ORDER BY s.name
 
 -- COPY_DUTY --
 -- Lets the duty $1 be as far as the duty $2 is; nothing changes where it is there.

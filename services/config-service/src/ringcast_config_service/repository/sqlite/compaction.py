@@ -13,7 +13,7 @@ from ringcast_config_service.repository.compaction import (
     PIECE_ROWS,
     Moment,
     Progress,
-    StoreRetention,
+    Retentions,
     duty_of,
     needless,
     next_piece,
@@ -36,12 +36,11 @@ class SqliteSteps:
         found = await self._sessions.read(lambda db: db.execute(Sql.GET_DUTY, params).fetchone())
         return Progress(*found[3:])
 
-    async def retentions(self, lead: Lead) -> list[StoreRetention]:
-        def work(db: sqlite3.Connection) -> list[StoreRetention]:
-            own, new = own_retentions(db.execute(Sql.OWN_RETENTIONS).fetchall())
-            for store in new:
-                for duty in (DUTY, HORIZON):
-                    db.execute(Sql.COPY_DUTY, (duty_of(duty, store), duty))
+    async def retentions(self, lead: Lead) -> Retentions:
+        def work(db: sqlite3.Connection) -> Retentions:
+            own, marks = own_retentions(db.execute(Sql.OWN_RETENTIONS).fetchall())
+            db.executemany(Sql.COPY_DUTY, marks.copies)
+            db.executemany(Sql.DROP_DUTY, ((duty,) for duty in marks.drops))
             return own
 
         return await write_as(self._sessions, lead, work)
@@ -50,9 +49,13 @@ class SqliteSteps:
         params = (duty_of(DUTY, store), done_ms)
         await write_as(self._sessions, lead, lambda db: db.execute(Sql.DUTY_DONE, params).rowcount)
 
-    async def drop_tombstones(self, lead: Lead, first: Moment, before_ms: int) -> tuple[int, Moment | None]:
+    async def drop_tombstones(self, lead: Lead, store: str, first: Moment, before_ms: int) -> tuple[int, Moment | None]:
         def work(db: sqlite3.Connection) -> tuple[int, Moment | None]:
-            found: list[Any] = db.execute(Sql.OLD_TOMBSTONES, (*first, before_ms, PIECE_ROWS)).fetchall()
+            piece = (*first, before_ms, PIECE_ROWS)
+            if store == ALL_OTHERS:
+                found: list[Any] = db.execute(Sql.OLD_TOMBSTONES, piece).fetchall()
+            else:
+                found = db.execute(Sql.OLD_TOMBSTONES_OF_STORE, (*piece, store)).fetchall()
             db.executemany(Sql.RAISE_FLOOR, ((record[0], record[1], record[3]) for record in found))
             dropped = db.executemany(Sql.DELETE_TOMBSTONE, (record[:4] for record in found)).rowcount
             return max(0, dropped), Moment(found[-1][4], found[-1][3]) if len(found) == PIECE_ROWS else None

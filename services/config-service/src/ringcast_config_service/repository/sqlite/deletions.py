@@ -116,7 +116,7 @@ class SqliteDeletions:
             if db.execute(Sql.DROP_STORE, (name,)).rowcount:
                 db.execute(Sql.DROP_BUDGET, (name,))
                 db.execute(Sql.DROP_MARKS, (name,))
-                for duty in (compaction.DUTY, compaction.HORIZON):
+                for duty in (compaction.DUTY, compaction.HORIZON, compaction.TOMBSTONES):
                     db.execute(Sql.DROP_DUTY, (compaction.duty_of(duty, name),))
                 for statement in (
                     Sql.DROP_RELEASE_ROWS,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 import grpc
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
 from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S, ClassArchive, ConfigServiceProcess, NatsServer, frugal_jvm
@@ -70,6 +72,19 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
     yield
     spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+@pytest.fixture
+def logged(spark: SparkSession) -> Iterator[Callable[[str], list[dict[str, str]]]]:
+    """The fields of the lines of an event about a store that came since: what Spark keeps of its Python processes."""
+    spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
+
+    def lines(event: str) -> list[dict[str, str]]:
+        found = spark.tvf.python_worker_logs().filter(sql.col("msg").startswith(f"event={event} ")).collect()
+        return [dict(re.findall(r"(\w+)=(\S+)", row.msg)) for row in found]
+
+    yield lines
+    spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
 
 
 @pytest.fixture(scope="module")

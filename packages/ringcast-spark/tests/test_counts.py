@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import Observation, SparkSession
+from pyspark.sql import Observation
 from pyspark.sql import functions as sql
 from pyspark_ringcast import Counts, with_reasons, write
 from pyspark_ringcast._batch.write import RingcastWriter
@@ -34,19 +33,6 @@ AGAIN = {"written": 0, "deleted": 0, "unchanged": 4, "rejected": 1}
 
 def begin(store: Store) -> None:
     store.write_rows({"same": "1", "changed": "1", "gone": "1"})
-
-
-@pytest.fixture
-def logged(spark: SparkSession) -> Iterator[Callable[[str], list[dict[str, str]]]]:
-    """The fields of the lines of an event about a store that came since: what Spark keeps of its Python processes."""
-    spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
-
-    def lines(event: str) -> list[dict[str, str]]:
-        found = spark.tvf.python_worker_logs().filter(sql.col("msg").startswith(f"event={event} ")).collect()
-        return [dict(re.findall(r"(\w+)=(\S+)", row.msg)) for row in found]
-
-    yield lines
-    spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
 
 
 def only(counts: dict[str, Any]) -> dict[str, int]:

@@ -13,6 +13,7 @@ def test_the_exported_names_are_frozen() -> None:
     assert pyspark_ringcast.__all__ == [
         "Counts",
         "DefaultSource",
+        "Staged",
         "delete_key",
         "delete_store",
         "lookup",
@@ -22,6 +23,7 @@ def test_the_exported_names_are_frozen() -> None:
         "restore_key",
         "restore_store",
         "revisions_of",
+        "stage_release",
         "update_store",
         "version_now",
         "with_reasons",

@@ -21,7 +21,7 @@ def test_the_examples_of_batch_reads_and_writes_run(
     monkeypatch.setenv("RINGCAST_SERVERS", store.nats_url)
     monkeypatch.setenv("RINGCAST_SERVICE", store.address)
     store.stub.CreateStore(pb.CreateStoreRequest(name="gateway", partition_count=16))
-    assert run_readme_examples(tmp_path / "README.md") == 12
+    assert run_readme_examples(tmp_path / "README.md") == 13
     pages = store.stub.List(pb.ListRequest(store="gateway", key="blocklist"))
     assert {row.row_id for page in pages for row in page.rows} == {
         "mailinator.com",

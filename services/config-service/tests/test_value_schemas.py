@@ -89,6 +89,19 @@ async def test_every_way_in_refuses_what_breaks_the_schema(service: Running, sto
         complete=True,
     )
     assert (await refusal(service.stub.StageRelease(stage)))[2] == f"row 0 of the batch: {said(store_name)}"
+    stage.rows.append(pb.KeyedWrite(key="k", row=pb.RowWrite(row_id="fine", value="1", if_absent=True)))
+    stage.on_invalid = pb.ON_INVALID_SKIP_ROW
+    for _ in range(2):  # the second time it is stored, and answered in the same way
+        staged = await service.stub.StageRelease(stage)
+        (left_out,) = staged.rejected
+        assert (left_out.index, left_out.row_id, left_out.code, left_out.field) == (0, "bad", "SCHEMA", "value")
+        assert (staged.rows, left_out.reason) == (1, said(store_name))
+    stage.rows[1].row.ClearField("if_absent")
+    assert "has no condition" in (await refusal(service.stub.StageRelease(stage)))[2], (
+        "a fault of the caller, not a row"
+    )
+    stage.on_invalid = 9  # type: ignore[assignment]
+    assert (await refusal(service.stub.StageRelease(stage)))[2] == "on_invalid 9 is unknown: 3 values are defined"
     (result,) = await service.write(
         store_name,
         [pb.RowWrite(row_id="good", value="1"), row, pb.RowWrite(row_id="bad", delete=True)],

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark_ringcast._batch.counted import write
-    from pyspark_ringcast._batch.counts import Counts
+    from pyspark_ringcast._batch.counts import Counts, Staged
     from pyspark_ringcast._batch.lookup import lookup
     from pyspark_ringcast._batch.prepare import partition_count, prepare, with_reasons
     from pyspark_ringcast._batch.read import version_now
+    from pyspark_ringcast._batch.staged import stage_release
     from pyspark_ringcast._client.lifecycle import (
         delete_key,
         delete_store,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Counts",
     "DefaultSource",
+    "Staged",
     "delete_key",
     "delete_store",
     "lookup",
@@ -39,6 +41,7 @@ __all__ = [
     "restore_key",
     "restore_store",
     "revisions_of",
+    "stage_release",
     "update_store",
     "version_now",
     "with_reasons",
@@ -48,6 +51,7 @@ __all__ = [
 _HOMES = {
     "Counts": "_batch.counts",
     "DefaultSource": "_source",
+    "Staged": "_batch.counts",
     "delete_key": "_client.lifecycle",
     "delete_store": "_client.lifecycle",
     "lookup": "_batch.lookup",
@@ -57,6 +61,7 @@ _HOMES = {
     "restore_key": "_client.lifecycle",
     "restore_store": "_client.lifecycle",
     "revisions_of": "_common.since",
+    "stage_release": "_batch.staged",
     "update_store": "_client.lifecycle",
     "version_now": "_batch.read",
     "with_reasons": "_batch.prepare",

@@ -65,10 +65,12 @@ class DefaultSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer, once the columns are checked and the store was found."""
+        from pyspark_ringcast._batch.stage import StageWriter
         from pyspark_ringcast._batch.write import RingcastWriter
         from pyspark_ringcast._common.options import parse_options
 
-        return RingcastWriter(parse_options(self.options), schema, overwrite)
+        options = parse_options(self.options)
+        return (StageWriter if options.release else RingcastWriter)(options, schema, overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader of the changes."""

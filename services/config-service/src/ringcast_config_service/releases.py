@@ -47,7 +47,7 @@ from ringcast_config_service.repository import (
 )
 from ringcast_config_service.telemetry import RELEASE_STATES, Measures
 from ringcast_config_service.value_schemas import ValueSchemas
-from ringcast_config_service.writes.batches import RowInput, check_row_policy
+from ringcast_config_service.writes.batches import Rejected, RowInput, check_row_policy
 from ringcast_config_service.writes.terms import KeyedRow
 
 log = EventLog(logging.getLogger(__name__))
@@ -74,6 +74,13 @@ class ReleasePage(NamedTuple):
     next: int
 
 
+class Staged(NamedTuple):
+    """What became of a batch of rows."""
+
+    release: Release
+    rejected: list[Rejected]
+
+
 class Releases:
     """What callers may do with releases; ``work`` does what follows from it."""
 
@@ -94,12 +101,21 @@ class Releases:
         self._staged_ms = staged_ms
 
     async def stage(
-        self, store: str, stage_id: str, sequence: int, rows: Sequence[KeyedRow], by: Authorship, *, complete: bool
-    ) -> Release:
-        """Stores one batch of rows of a release; the last one completes it.
+        self,
+        store: str,
+        stage_id: str,
+        sequence: int,
+        rows: Sequence[KeyedRow],
+        by: Authorship,
+        *,
+        complete: bool,
+        skip_invalid: bool = False,
+    ) -> Staged:
+        """Stores one batch of rows of a release; the last one completes it. ``skip_invalid``: without invalid rows.
 
         Raises:
-            InvalidInputError: a row is invalid, or has no condition; or the batch is too large or not the next one.
+            InvalidInputError: a row is invalid and ``skip_invalid`` is not set, or has no condition; or the batch is
+                too large or not the next one.
         """
         record = await self._stores.get_record(names.check_name("store", store))
         check_idempotency_key(stage_id)
@@ -111,18 +127,25 @@ class Releases:
             )
         checks = await self._schemas.looked_at(store, ((key, row.value, row.metadata) for key, row in rows))
         checked = []
+        rejected: list[Rejected] = []
         total = 0
         for index, (key, row) in enumerate(rows):
             try:
                 names.check_name("key", key)
+                condition = _condition(row)
+            except InvalidInputError as error:
+                raise _of_batch(index, error) from error
+            try:
                 size = check_row(row.row_id, row.value or "", row.metadata)
                 if row.value is not None:
                     check_row_policy(row.row_id, size, record.policy.max_row_bytes)
                     if key in checks:
                         checks[key].check(row.row_id, row.value, row.metadata)
-                condition = _condition(row)
             except InvalidInputError as error:
-                raise InvalidInputError(f"row {index} of the batch: {error}", field=error.field) from error
+                if not skip_invalid:
+                    raise _of_batch(index, error) from error
+                rejected.append(Rejected(index, row.row_id, str(error), error.rule, error.field))
+                continue
             partition = row_partition(row.row_id, record.partition_count)
             metadata = dict(row.metadata) if row.metadata else None
             total += size
@@ -134,7 +157,7 @@ class Releases:
         release = await self._releases.stage(record, StageBatch(stage_id, sequence, checked, complete), by)
         if complete:
             log.info("release.staged", store=store, release=release.number, rows=release.rows)
-        return release
+        return Staged(release, rejected)
 
     async def newest(self, store: str, before: int, limit: int) -> list[Release]:
         """Releases of a store with a number below ``before`` (0: all), the newest first."""
@@ -228,6 +251,10 @@ class Releases:
             )
             self._work.take(release.store, release.number)
         return release
+
+
+def _of_batch(index: int, error: InvalidInputError) -> InvalidInputError:
+    return InvalidInputError(f"row {index} of the batch: {error}", field=error.field)
 
 
 def _condition(row: RowInput) -> int:

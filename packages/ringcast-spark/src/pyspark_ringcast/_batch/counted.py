@@ -16,6 +16,7 @@ from pyspark_ringcast._common.session_options import session_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 _MODES: Final = ("append", "overwrite")
 _MESSAGE: Final = "message"
@@ -39,16 +40,29 @@ def write(frame: DataFrame, *, mode: str = "append", **options: object) -> Count
         RingcastError: the service refused.
         PySparkException: a task failed in all its tries, most often since the service could not be reached.
     """
+    check_mode(mode)
+    asked = session_options(frame.sparkSession, options)
+    if asked.release:
+        raise InvalidInputError(
+            "option release goes with stage_release, which returns the number of the release", field="release"
+        )
+    writer = RingcastWriter(asked, frame.schema, mode == "overwrite")
+    return writer.settle(run_tasks(writer, frame), uuid.uuid4().hex)
+
+
+def check_mode(mode: str) -> None:
+    """Raises ``InvalidInputError`` for a mode that there is not."""
     if mode not in _MODES:
         raise InvalidInputError(f"mode is {shown(mode)}: {' or '.join(_MODES)} is allowed", field="mode")
-    asked = session_options(frame.sparkSession, options)
-    writer = RingcastWriter(asked, frame.schema, mode == "overwrite")
+
+
+def run_tasks(writer: DataSourceArrowWriter, frame: DataFrame) -> list[WriterCommitMessage | None]:
+    """What each task of a writer says; a task that is tried again, or runs twice, says it once."""
     messages = frame.mapInArrow(_writing(writer), f"{_MESSAGE} BINARY").collect()
-    done = [pickle.loads(row[_MESSAGE]) for row in messages]  # noqa: S301  # as Spark does with messages of tasks
-    return writer.settle(done, uuid.uuid4().hex)
+    return [pickle.loads(row[_MESSAGE]) for row in messages]  # noqa: S301  # as Spark does with messages of tasks
 
 
-def _writing(writer: RingcastWriter) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _writing(writer: DataSourceArrowWriter) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What each task does; it gives one row, which says what it has done."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -31,6 +31,16 @@ class Counts(msgspec.Struct, frozen=True):
         return msgspec.structs.asdict(self)
 
 
+class Staged(msgspec.Struct, frozen=True):
+    """What was staged: the number of the release, ``None`` where nothing differs, and what it has of each key.
+
+    Of ``counts``, ``written`` are rows that the release adds or changes, and ``deleted`` those that it deletes.
+    """
+
+    release: int | None
+    counts: dict[str, Counts]
+
+
 def log_committed(place: str, job: str, counts: Counts) -> None:
     """One line; ``place`` is ``store/key``."""
     _show_info()
@@ -41,6 +51,12 @@ def log_aborted(place: str, job: str, counts: Counts) -> None:
     """The same for a job that failed: what its tasks had done by then."""
     _show_info()
     _log.info("write.aborted", **_facts(place, job, counts))
+
+
+def log_staged(place: str, job: str, release: int | None, counts: Counts) -> None:
+    """The same for rows that are staged as a release; 0: nothing differs, and there is none."""
+    _show_info()
+    _log.info("write.staged", release=release or 0, **_facts(place, job, counts))
 
 
 def _facts(place: str, job: str, counts: Counts) -> dict[str, object]:

@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 from typing import Protocol, TypeAlias
 
-from ringcast_client.blocking import retried
-from ringcast_wire import InvalidInputError, UnknownKeyError
 from ringcast_wire.grpc import pb
 
-from pyspark_ringcast._client.service import shared_stub
+from pyspark_ringcast._client.service import get_rows
 from pyspark_ringcast._common.options import Options
 
 _Content: TypeAlias = tuple[str, dict[str, str]]
@@ -43,7 +41,6 @@ class RowsBefore:
         self._overwrite = overwrite
         self._options = options
         self._heads = heads
-        self._stub = shared_stub(options.service)
 
     def only(self, batches: Iterator[pb.WriteBatch], done: Counted) -> Iterator[pb.WriteBatch]:
         """Batches without the rows that were written since; ``done`` counts those. No batch is empty.
@@ -77,23 +74,10 @@ class RowsBefore:
         return min(result.unchanged, max(0, written - result.written))
 
     def _written_since(self, row_ids: Sequence[str]) -> dict[str, _Content]:
-        found = self._read(list(dict.fromkeys(row_ids)))
+        options, ids = self._options, list(dict.fromkeys(row_ids))
+        found = get_rows(options.service, options.store, options.key, ids, options.timeout_s)
         later = (row for row in found if not self._heads or row.version > self._heads[row.partition])
         return {row.row_id: (row.value, dict(row.metadata)) for row in later}
-
-    def _read(self, row_ids: Sequence[str]) -> list[pb.Row]:
-        """Those of the rows that are live."""
-        options = self._options
-        request = pb.GetRequest(store=options.store, key=options.key, row_ids=row_ids)
-        try:
-            return list(retried(lambda left_s: self._stub.Get(request, timeout=left_s), options.timeout_s).rows)
-        except UnknownKeyError:
-            return []
-        except InvalidInputError:
-            if len(row_ids) == 1:
-                raise
-        half = len(row_ids) // 2  # they were more than fits one answer
-        return [*self._read(row_ids[:half]), *self._read(row_ids[half:])]
 
 
 def _contents(batch: pb.WriteBatch) -> Iterator[tuple[str, _Content]]:

@@ -27,6 +27,7 @@ COUNTS: Final = pa.schema(
     [
         *(pa.field(name, pa.string(), nullable=False) for name in _NAMES),
         *(pa.field(name, pa.int64(), nullable=False) for name in Counts.__struct_fields__),
+        pa.field("release", pa.int64()),
     ]
 )
 
@@ -52,10 +53,14 @@ def write_rejects(path: str, job: str, rejected: Sequence[Rejected]) -> None:
     _write("rejects_path", path, f"rejected-{job}", pa.Table.from_pylist(rows, schema=REJECTS))
 
 
-def write_counts(options: Options, job: str, counts: Counts) -> None:
-    """Writes the counts of a job, one row, where the options say that they are wanted; raises as above."""
+def write_counts(options: Options, job: str, counts: Counts, release: int | None = None) -> None:
+    """Writes the counts of a job, one row, where the options say that they are wanted; raises as above.
+
+    ``release``: the number of the release that its rows are staged in.
+    """
     if options.counts_path is not None:
-        row = dict(zip(_NAMES, (options.store, options.key, job), strict=True)) | counts.by_name()
+        names = dict(zip(_NAMES, (options.store, options.key, job), strict=True))
+        row = names | counts.by_name() | {"release": release}
         _write("counts_path", options.counts_path, f"counts-{job}", pa.Table.from_pylist([row], schema=COUNTS))
 
 

@@ -22,32 +22,28 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from ringcast_client.blocking import AnsweredBatch, BlockingBulkWrite
 from ringcast_core import row_partitions
 from ringcast_wire import (
-    InvalidInputError,
     RingcastError,
-    RowRule,
     UnknownKeyError,
     limits,
-    shown,
 )
 from ringcast_wire.grpc import pb
 
+from pyspark_ringcast._batch.checks import check_rejected, check_write, rejected_by_service
 from pyspark_ringcast._batch.counts import Counts, log_aborted, log_committed
 from pyspark_ringcast._batch.repeated import RowsBefore
-from pyspark_ringcast._batch.reports import check_paths, write_counts, write_rejects
+from pyspark_ringcast._batch.reports import write_counts, write_rejects
 from pyspark_ringcast._batch.throttle import StoreNotes, Throttle
-from pyspark_ringcast._client.service import find_store, list_row_ids, read_heads, shared_stub
+from pyspark_ringcast._client.service import find_store, list_versions, read_heads, shared_stub
 from pyspark_ringcast._client.sink_notes import check_room
 from pyspark_ringcast._common.batches import BatchMaker, Rejected
-from pyspark_ringcast._common.guards import OverwriteRefusedError, Replacement, replacement_refusals
-from pyspark_ringcast._common.mapping import WriteColumns, check_value_column
+from pyspark_ringcast._common.guards import Replacement, check_overwrite
+from pyspark_ringcast._common.mapping import WriteColumns
 from pyspark_ringcast._common.options import Operation, Options
 from pyspark_ringcast._common.told import CURABLE
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-_IGNORED: Final = frozenset({"version", "partition"})
-"""Columns of a read that mean nothing to a write."""
 _THROTTLED_WINDOW: Final = 2
 
 
@@ -84,10 +80,7 @@ class RingcastWriter(DataSourceArrowWriter):
             UnknownStoreError: there is no such store.
             UnavailableError: the config service did not answer in time.
         """
-        _check_columns(schema, options)
-        if overwrite and options.operation is Operation.DELETE:
-            raise InvalidInputError("option operation is delete: that goes with mode append, not with overwrite")
-        check_paths(options)
+        check_write(options, schema, overwrite=overwrite)
         self._options = options
         self._overwrite = overwrite
         self._job = uuid.uuid4().hex
@@ -139,9 +132,9 @@ class RingcastWriter(DataSourceArrowWriter):
             done.written += result.written + already
             done.deleted += result.deleted
             done.unchanged += result.unchanged - already
-            maker.rejected += map(_rejected, result.rejected)
-            self._check_rejected(maker.rejected)
-        self._check_rejected(maker.rejected)
+            maker.rejected += map(rejected_by_service, result.rejected)
+            check_rejected(self._options, maker.rejected)
+        check_rejected(self._options, maker.rejected)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, once every task is done; doing it again changes nothing. Raises as :meth:`settle`."""
@@ -162,7 +155,7 @@ class RingcastWriter(DataSourceArrowWriter):
         for message in done:
             if message.failure is not None:
                 raise message.failure
-        self._check_rejected(rejected)
+        check_rejected(self._options, rejected)
         counts = _summed(done)
         if self._overwrite:
             counts += Counts(deleted=self._delete_others(done))
@@ -203,10 +196,7 @@ class RingcastWriter(DataSourceArrowWriter):
         options, place = self._options, self._options.place
         live = max(deletes, max((one.live for one in done), default=self._live))
         found = Replacement(place, live if deletes else 0, deletes, sum(len(one.kept) for one in done))
-        if reasons := replacement_refusals(found, options.max_delete_share, allow_empty=options.allow_empty):
-            raise OverwriteRefusedError(
-                f"the overwrite of {place} is refused, and nothing is deleted: {'; '.join(reasons)}"
-            )
+        check_overwrite(found, options.max_delete_share, allow_empty=options.allow_empty, done="deleted")
 
     def _others(self, done: Sequence[Written]) -> Iterator[list[str]]:
         """Their ids, a partition at a time."""
@@ -214,7 +204,7 @@ class RingcastWriter(DataSourceArrowWriter):
         for partition, head in enumerate(self._read_heads()):
             if head:
                 kept = _unpacked(done, partition)
-                live = list_row_ids(options.service, options.store, options.key, partition, options.timeout_s)
+                live = list_versions(options.service, options.store, options.key, partition, options.timeout_s)
                 yield [row_id for row_id in live if row_id not in kept]
 
     def _read_heads(self) -> list[int]:
@@ -224,15 +214,6 @@ class RingcastWriter(DataSourceArrowWriter):
             return read_heads(options.service, options.store, options.key, options.timeout_s)
         except UnknownKeyError:
             return []
-
-    def _check_rejected(self, rejected: Sequence[Rejected]) -> None:
-        if len(rejected) > self._options.max_rejected:
-            row = rejected[-1]
-            raise InvalidInputError(
-                f"{len(rejected)} rows were rejected, and option max_rejected allows {self._options.max_rejected}; "
-                f"one is {row.row_id!r}: {row.reason}",
-                field="max_rejected",
-            )
 
 
 def _batch_rows(throttle: Throttle | None) -> int:
@@ -251,11 +232,6 @@ def _answered(options: Options, batches: Iterator[pb.WriteBatch], throttle: Thro
 
 def _summed(done: Sequence[Written]) -> Counts:
     return sum((message.counts for message in done), Counts())
-
-
-def _rejected(row: pb.RejectedRow) -> Rejected:
-    """As the service says it."""
-    return Rejected(row.row_id, row.code or RowRule.OTHER, row.field or None, row.reason)
 
 
 def _was_tried_before() -> bool:
@@ -278,41 +254,3 @@ def _unpacked(done: Sequence[Written], partition: int) -> set[str]:
         if (packed := message.kept.get(partition)) is not None:
             found.update(msgspec.msgpack.decode(packed, type=list[str]))
     return found
-
-
-def _check_columns(schema: StructType, options: Options) -> None:
-    """Refuses columns that a write has no use for: most often they have another name than was meant."""
-    wanted = _columns(options)
-    taken = ", ".join(f"{name} ({kind})" if kind else name for name, kind in wanted.items())
-    lower = {name.lower(): kind for name, kind in wanted.items()}
-    there: set[str] = set()
-    for column in schema.fields:
-        if column.name.lower() in there:
-            raise InvalidInputError(f"column {shown(column.name)} stands twice: case does not count", field=column.name)
-        there.add(column.name.lower())
-    for name in _needed(options):
-        if name.lower() not in there:
-            raise InvalidInputError(f"column {name} is missing: a write takes {taken}", field=name)
-    for column in schema.fields:
-        name, kind = column.name.lower(), column.dataType.simpleString()
-        if name not in lower and name not in _IGNORED:
-            raise InvalidInputError(f"column {shown(name)} is unknown: a write takes {taken}", field=name)
-        if name not in lower:
-            continue
-        if lower[name] is None:
-            check_value_column(column)
-        elif lower[name] != kind:
-            raise InvalidInputError(f"column {name} is of type {kind}: it must be {lower[name]}", field=name)
-
-
-def _columns(options: Options) -> dict[str, str | None]:
-    """The columns that a write takes, and their types; of those of the value there is a choice."""
-    values: dict[str, str | None] = {column.name: None for column in options.value_columns}
-    entries = dict.fromkeys(options.metadata_columns, "string") or {"metadata": "map<string,string>"}
-    return {options.id_column: "string", **(values or {"value": "string"}), "deleted": "boolean", **entries}
-
-
-def _needed(options: Options) -> list[str]:
-    if options.operation is Operation.DELETE:
-        return [options.id_column]
-    return [options.id_column, *([column.name for column in options.value_columns] or ["value"])]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import grpc
 from ringcast_client.blocking import retried
-from ringcast_wire import InvalidInputError, limits
+from ringcast_wire import InvalidInputError, UnknownKeyError, limits
 from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, pb
 
 from pyspark_ringcast._common.options import Service
@@ -63,11 +64,30 @@ def read_heads(service: Service | str, store: str, key: str, timeout_s: float) -
     return list(retried(lambda left_s: stub.Heads(request, timeout=left_s), timeout_s).heads)
 
 
-def list_row_ids(service: Service | str, store: str, key: str, partition: int, timeout_s: float) -> list[str]:
-    """Ids of the live rows of a partition."""
+def list_versions(service: Service | str, store: str, key: str, partition: int, timeout_s: float) -> dict[str, int]:
+    """The version of each live row of a partition, by its id."""
     stub, request = shared_stub(service), pb.ListRequest(store=store, key=key, partition=partition)
 
-    def read(left_s: float) -> list[str]:
-        return [row.row_id for page in stub.List(request, timeout=left_s) for row in page.rows]
+    def read(left_s: float) -> dict[str, int]:
+        return {row.row_id: row.version for page in stub.List(request, timeout=left_s) for row in page.rows}
 
     return retried(read, timeout_s)
+
+
+def get_rows(service: Service | str, store: str, key: str, row_ids: Sequence[str], timeout_s: float) -> list[pb.Row]:
+    """Those of up to 1,000 rows that are live; none where there is no such key.
+
+    Raises:
+        RingcastError: the service refused, or did not answer in time.
+    """
+    stub, request = shared_stub(service), pb.GetRequest(store=store, key=key, row_ids=row_ids)
+    try:
+        return list(retried(lambda left_s: stub.Get(request, timeout=left_s), timeout_s).rows)
+    except UnknownKeyError:
+        return []
+    except InvalidInputError:
+        if len(row_ids) == 1:
+            raise
+    half = len(row_ids) // 2  # they were more than fits one answer
+    parts = row_ids[:half], row_ids[half:]
+    return [row for part in parts for row in get_rows(service, store, key, part, timeout_s)]

@@ -12,7 +12,7 @@ DEFAULT_MAX_DELETE_SHARE: Final = 0.5
 
 
 class OverwriteRefusedError(RingcastError):
-    """An overwrite would delete more than it may: nothing was deleted."""
+    """An overwrite would delete more than it may: nothing was deleted, and nothing staged."""
 
     code: ClassVar[ErrorCode] = ErrorCode.LIMIT_EXCEEDED
 
@@ -43,3 +43,11 @@ def replacement_refusals(found: Replacement, max_delete_share: float, *, allow_e
             f"max_delete_share is {max_delete_share:.1%}"
         )
     return reasons
+
+
+def check_overwrite(found: Replacement, max_delete_share: float, *, allow_empty: bool, done: str) -> None:
+    """Raises ``OverwriteRefusedError`` if an overwrite may not be; nothing is ``done`` then (deleted, staged)."""
+    if reasons := replacement_refusals(found, max_delete_share, allow_empty=allow_empty):
+        raise OverwriteRefusedError(
+            f"the overwrite of {found.place} is refused, and nothing is {done}: {'; '.join(reasons)}"
+        )

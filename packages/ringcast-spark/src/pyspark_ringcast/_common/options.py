@@ -130,6 +130,8 @@ class Options:
     max_rows_per_trigger: int | None = None
     on_gap: OnGap = OnGap.FAIL
     # Writes
+    release: bool = False
+    """Whether the rows are staged as a new release, and not written."""
     operation: Operation = Operation.UPSERT
     max_rejected: int = 0
     rejects_path: str | None = None
@@ -392,6 +394,17 @@ def _reason(name: str, text: str) -> str:
         raise InvalidInputError(f"option {error}", field=name) from None
 
 
+def _new_release(name: str, text: str) -> bool:
+    """Only a new one: what others may have looked at, and approved, does not change any more."""
+    if text.lower() != "new":
+        raise _refusal(
+            name,
+            f"is {shown(text)}: new is allowed. What is staged can't be changed: stage_release stages several keys as "
+            "one release",
+        )
+    return True
+
+
 def _choice(kind: type[E]) -> Callable[[str, str], E]:
     def parse(name: str, text: str) -> E:
         try:
@@ -434,6 +447,7 @@ _PARSERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "read_change_feed": _boolean,
     "max_rows_per_trigger": _integer(1, 2**31 - 1),
     "on_gap": _choice(OnGap),
+    "release": _new_release,
     "operation": _choice(Operation),
     "max_rejected": _integer(0, MAX_REJECTED),
     "rejects_path": _text,

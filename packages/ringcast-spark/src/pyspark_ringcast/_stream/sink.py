@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from ringcast_wire import InvalidInputError
 
 from pyspark_ringcast._batch.counts import Counts
 from pyspark_ringcast._batch.write import RingcastWriter, Written
@@ -63,6 +64,12 @@ class RingcastStreamWriter(DataSourceStreamArrowWriter):
             RingcastError: as a batch write does.
         """
         self._options = parse_options({name: text for name, text in given.items() if name.lower() not in _SPARKS_OWN})
+        if self._options.release:
+            raise InvalidInputError(
+                "option release goes with a batch write, not with a stream, each batch of which would be a release: "
+                "call stage_release in foreachBatch",
+                field="release",
+            )
         self._writer = RingcastWriter(self._options, schema, overwrite)
         check_room(self._options, self._writer.keys)
 

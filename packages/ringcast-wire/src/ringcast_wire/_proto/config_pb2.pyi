@@ -915,7 +915,7 @@ class Committed(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class Release(_message.Message):
-    __slots__ = ("store", "number", "state", "rows", "bytes", "published", "undone", "skipped", "keys", "author", "reason", "staged_at_ms", "changed_by", "change_reason", "changed_at_ms", "rows_kept", "problem", "proven_at_ms", "proven_by", "rollout", "digest", "approvals", "approvals_needed", "pinned")
+    __slots__ = ("store", "number", "state", "rows", "bytes", "published", "undone", "skipped", "keys", "author", "reason", "staged_at_ms", "changed_by", "change_reason", "changed_at_ms", "rows_kept", "problem", "proven_at_ms", "proven_by", "rollout", "digest", "approvals", "approvals_needed", "pinned", "rejected")
     STORE_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -940,6 +940,7 @@ class Release(_message.Message):
     APPROVALS_FIELD_NUMBER: _ClassVar[int]
     APPROVALS_NEEDED_FIELD_NUMBER: _ClassVar[int]
     PINNED_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_FIELD_NUMBER: _ClassVar[int]
     store: str
     number: int
     state: ReleaseState
@@ -964,7 +965,8 @@ class Release(_message.Message):
     approvals: _containers.RepeatedCompositeFieldContainer[ReleaseApproval]
     approvals_needed: int
     pinned: bool
-    def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., state: _Optional[_Union[ReleaseState, str]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., published: _Optional[int] = ..., undone: _Optional[int] = ..., skipped: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[ReleaseKey, _Mapping]]] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., staged_at_ms: _Optional[int] = ..., changed_by: _Optional[str] = ..., change_reason: _Optional[str] = ..., changed_at_ms: _Optional[int] = ..., rows_kept: _Optional[bool] = ..., problem: _Optional[str] = ..., proven_at_ms: _Optional[int] = ..., proven_by: _Optional[str] = ..., rollout: _Optional[_Union[ReleaseRollout, _Mapping]] = ..., digest: _Optional[str] = ..., approvals: _Optional[_Iterable[_Union[ReleaseApproval, _Mapping]]] = ..., approvals_needed: _Optional[int] = ..., pinned: _Optional[bool] = ...) -> None: ...
+    rejected: _containers.RepeatedCompositeFieldContainer[RejectedRow]
+    def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., state: _Optional[_Union[ReleaseState, str]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., published: _Optional[int] = ..., undone: _Optional[int] = ..., skipped: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[ReleaseKey, _Mapping]]] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., staged_at_ms: _Optional[int] = ..., changed_by: _Optional[str] = ..., change_reason: _Optional[str] = ..., changed_at_ms: _Optional[int] = ..., rows_kept: _Optional[bool] = ..., problem: _Optional[str] = ..., proven_at_ms: _Optional[int] = ..., proven_by: _Optional[str] = ..., rollout: _Optional[_Union[ReleaseRollout, _Mapping]] = ..., digest: _Optional[str] = ..., approvals: _Optional[_Iterable[_Union[ReleaseApproval, _Mapping]]] = ..., approvals_needed: _Optional[int] = ..., pinned: _Optional[bool] = ..., rejected: _Optional[_Iterable[_Union[RejectedRow, _Mapping]]] = ...) -> None: ...
 
 class ReleaseApproval(_message.Message):
     __slots__ = ("principal", "approved_at_ms", "reason")
@@ -1021,20 +1023,22 @@ class ReleaseKey(_message.Message):
     def __init__(self, key: _Optional[str] = ..., added: _Optional[int] = ..., changed: _Optional[int] = ..., deleted: _Optional[int] = ...) -> None: ...
 
 class StageReleaseRequest(_message.Message):
-    __slots__ = ("store", "stage_id", "sequence", "rows", "complete", "reason")
+    __slots__ = ("store", "stage_id", "sequence", "rows", "complete", "reason", "on_invalid")
     STORE_FIELD_NUMBER: _ClassVar[int]
     STAGE_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    ON_INVALID_FIELD_NUMBER: _ClassVar[int]
     store: str
     stage_id: str
     sequence: int
     rows: _containers.RepeatedCompositeFieldContainer[KeyedWrite]
     complete: bool
     reason: str
-    def __init__(self, store: _Optional[str] = ..., stage_id: _Optional[str] = ..., sequence: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[KeyedWrite, _Mapping]]] = ..., complete: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+    on_invalid: OnInvalid
+    def __init__(self, store: _Optional[str] = ..., stage_id: _Optional[str] = ..., sequence: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[KeyedWrite, _Mapping]]] = ..., complete: _Optional[bool] = ..., reason: _Optional[str] = ..., on_invalid: _Optional[_Union[OnInvalid, str]] = ...) -> None: ...
 
 class ListReleasesRequest(_message.Message):
     __slots__ = ("store", "before", "limit")

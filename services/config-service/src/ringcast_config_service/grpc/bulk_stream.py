@@ -16,7 +16,7 @@ from ringcast_wire.grpc import pb
 from ringcast_config_service.grpc.callers import caller_of, patience_of
 from ringcast_config_service.grpc.input import Unreadable, send, unforeseen
 from ringcast_config_service.grpc.messages import SKIP_INVALID, choice
-from ringcast_config_service.grpc.rows import batch_terms, row_input
+from ringcast_config_service.grpc.rows import batch_terms, rejected_message, row_input
 from ringcast_config_service.grpc.stream_life import GOODBYE_S
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.repository import Chain, WriteOutcome
@@ -180,12 +180,7 @@ class _BatchAnswer:
             written=found.written,
             deleted=found.deleted,
             unchanged=found.unchanged + self.checked.repeated,
-            rejected=[
-                pb.RejectedRow(
-                    index=row.index, row_id=row.row_id, reason=row.reason, code=row.code, field=row.field or ""
-                )
-                for row in self.checked.rejected
-            ],
+            rejected=map(rejected_message, self.checked.rejected),
         )
 
     def drop(self) -> None:

@@ -11,9 +11,10 @@ from ringcast_wire.grpc import RELEASE_OUTCOMES, RELEASE_STATES, ConfigServiceSe
 
 from ringcast_config_service.grpc.callers import caller_of
 from ringcast_config_service.grpc.input import answer
-from ringcast_config_service.grpc.rows import authorship, row_input
+from ringcast_config_service.grpc.messages import SKIP_INVALID, choice
+from ringcast_config_service.grpc.rows import authorship, rejected_message, row_input
 from ringcast_config_service.proofs import Proofs
-from ringcast_config_service.releases import Releases
+from ringcast_config_service.releases import Releases, Staged
 from ringcast_config_service.repository import Authorship, Certificate, Release, ReleaseRow, RowRelease
 from ringcast_config_service.repository.release_records import REMOVE
 from ringcast_config_service.writes.terms import KeyedRow
@@ -27,13 +28,17 @@ class ReleaseCalls(ConfigServiceServicer):
         self._proofs = proofs
 
     async def StageRelease(self, request: pb.StageReleaseRequest, context: Context) -> pb.Release:
-        async def work() -> Release:
+        async def work() -> Staged:
             rows = [KeyedRow(write.key, row_input(write.row)) for write in request.rows]
             by = authorship(caller_of(context), request.reason)
             words = request.store, request.stage_id, request.sequence, rows, by
-            return await self._releases.stage(*words, complete=request.complete)
+            skip = choice("on_invalid", SKIP_INVALID, request.on_invalid)
+            return await self._releases.stage(*words, complete=request.complete, skip_invalid=skip)
 
-        return _message(await answer(context, work()))
+        staged = await answer(context, work())
+        message = _message(staged.release)
+        message.rejected.extend(map(rejected_message, staged.rejected))
+        return message
 
     async def ListReleases(self, request: pb.ListReleasesRequest, context: Context) -> pb.ListReleasesResponse:
         found = await answer(context, self._releases.newest(request.store, request.before, request.limit))

@@ -12,7 +12,7 @@ from ringcast_config_service.caller import Caller
 from ringcast_config_service.grpc.callers import caller_of
 from ringcast_config_service.permits import clock_s
 from ringcast_config_service.repository import Authorship
-from ringcast_config_service.writes.batches import RowInput
+from ringcast_config_service.writes.batches import Rejected, RowInput
 from ringcast_config_service.writes.terms import KeyedRow, Terms
 
 
@@ -27,6 +27,11 @@ def row_input(row: pb.RowChange | pb.RowWrite) -> RowInput:
         version = row.if_version if row.HasField("if_version") else None
         condition = check_condition(version, row.if_absent, delete=row.delete)
     return RowInput(row.row_id, None if row.delete else row.value, None if row.delete else row.metadata, condition)
+
+
+def rejected_message(row: Rejected) -> pb.RejectedRow:
+    """A row of a batch that was left out."""
+    return pb.RejectedRow(index=row.index, row_id=row.row_id, reason=row.reason, code=row.code, field=row.field or "")
 
 
 def put_input(request: pb.PutRequest) -> RowInput:

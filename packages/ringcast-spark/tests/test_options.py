@@ -59,6 +59,7 @@ def test_every_option_is_read() -> None:
         includeDeleted="TRUE",
         onChange="Latest",
         tasks="3",
+        releaseAsOf="7",
         release="new",
         operation="delete",
         maxRejected="10",
@@ -94,7 +95,7 @@ def test_every_option_is_read() -> None:
     assert (options.version_as_of, options.timestamp_as_of) == (Since({3: 13}), 1_000)
     assert parse(timestamp_as_of="1970-01-02").timestamp_as_of == 86_400_000
     assert (options.tasks, options.operation, options.max_rejected) == (3, Operation.DELETE, 10)
-    assert options.release
+    assert (options.release, options.release_as_of) == (True, 7)
     assert (options.login.user, options.login.password, options.rejects_path) == ("u", "p", "/somewhere")
     assert (options.changes, parse(startingOffsets="latest").starting_offsets) == (Changes.EVERY, "latest")
     assert (options.max_rows_per_trigger, options.on_gap) == (5, OnGap.SKIP)

@@ -293,9 +293,11 @@ class Handlers:
             query = replace(query, partition=home)
         return self._repository.reader.history(store, key, query)
 
-    async def heads(self, store: str, key: str) -> HeadsReply:
-        """The revision of each partition."""
+    async def heads(self, store: str, key: str, release: int = 0) -> HeadsReply:
+        """The revision of each partition; or those when the last row of a release was published."""
         await self._check_key(store, key)
+        if release:
+            return await self._repository.reader.heads_of_release(store, key, release)
         return await self._repository.reader.heads(store, key)
 
     # Fetches of workers

@@ -23,6 +23,7 @@ from ringcast_wire import (
 
 from pyspark_ringcast._client.fetch import shared_client
 from pyspark_ringcast._client.history import History, to_batch
+from pyspark_ringcast._client.service import heads_of_release
 from pyspark_ringcast._common.columns import Entry, Reply, read_reply
 from pyspark_ringcast._common.mapping import ReadColumns
 from pyspark_ringcast._common.offsets import ChangesLostError, Range
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_VERSIONS: Final = ("version_as_of", "timestamp_as_of", "release_as_of")
+"""Options that say which version is read; one of them is enough."""
 _LEAST_TASKS: Final = 8
 _PARTITIONS_PER_TASK: Final = 16
 _MOST_PROBES: Final = 8
@@ -58,24 +61,35 @@ def take_snapshot(options: Options) -> Snapshot:
         InvalidInputError: a partition is named that the store does not have, or a revision that is still to come, or
             options contradict each other.
         MismatchError: ``since`` or ``version_as_of`` is of another list.
-        RevisionGoneError: what there was at ``timestamp_as_of`` is not known any more.
+        RevisionGoneError: what there was at ``timestamp_as_of`` or ``release_as_of`` is not known any more.
+        ConditionFailedError: not all of that release is published.
         UnavailableError: there was no reply in time.
     """
     _check_versions(options)
-    found = shared_client(options).heads(options.store, options.key, options.timeout_s, options.timestamp_as_of)
-    place, heads = options.place, tuple(found.heads)
+    heads, history = _heads(options)
+    place = options.place
     for partition in options.partitions or ():
         names.check_partition(partition, len(heads))
     if options.version_as_of is not None:
         options.version_as_of.check(place, heads, "version_as_of")
         heads = options.version_as_of.vector(len(heads))
     options.since.check(place, heads)
-    return Snapshot(options, heads, found.history)
+    return Snapshot(options, heads, history)
+
+
+def _heads(options: Options) -> tuple[tuple[int, ...], str]:
+    """With the history that they are of: as they are, or were at the moment or the release that an option says."""
+    if options.release_as_of is not None:
+        words = options.store, options.key, options.release_as_of, options.timeout_s
+        then = heads_of_release(options.service, *words)
+        return tuple(then.heads), then.history_id
+    found = shared_client(options).heads(options.store, options.key, options.timeout_s, options.timestamp_as_of)
+    return tuple(found.heads), found.history
 
 
 def _check_versions(options: Options) -> None:
     """Refuses options that contradict each other."""
-    given = [name for name in ("version_as_of", "timestamp_as_of") if getattr(options, name) is not None]
+    given = [name for name in _VERSIONS if getattr(options, name) is not None]
     if len(given) > 1:
         raise InvalidInputError(f"options {' and '.join(given)} are given: one of them is enough", field=given[1])
     if given and options.on_change is OnChange.LATEST:

@@ -64,6 +64,19 @@ def read_heads(service: Service | str, store: str, key: str, timeout_s: float) -
     return list(retried(lambda left_s: stub.Heads(request, timeout=left_s), timeout_s).heads)
 
 
+def heads_of_release(service: Service | str, store: str, key: str, release: int, timeout_s: float) -> pb.HeadsResponse:
+    """The same when the last row of a release was published.
+
+    Raises:
+        InvalidInputError: there is no such release.
+        ConditionFailedError: not all of it is published.
+        RevisionGoneError: its rows, or revisions that were there then, are removed.
+    """
+    stub, request = shared_stub(service), pb.HeadsRequest(store=store, key=key, release=release)
+    found: pb.HeadsResponse = retried(lambda left_s: stub.Heads(request, timeout=left_s), timeout_s)
+    return found
+
+
 def list_versions(service: Service | str, store: str, key: str, partition: int, timeout_s: float) -> dict[str, int]:
     """The version of each live row of a partition, by its id."""
     stub, request = shared_stub(service), pb.ListRequest(store=store, key=key, partition=partition)

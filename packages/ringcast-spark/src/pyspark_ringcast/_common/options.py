@@ -106,6 +106,8 @@ class Options:
     """The revisions to read, instead of those that the partitions have."""
     timestamp_as_of: int | None = None
     """The same by a moment, in ms of Unix time."""
+    release_as_of: int | None = None
+    """The same by a release: when its last row was published."""
     on_change: OnChange = OnChange.SNAPSHOT
     tasks: int | None = None
     columns: tuple[str, ...] | None = None
@@ -432,6 +434,7 @@ _PARSERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "since": parse_since,
     "version_as_of": parse_since,
     "timestamp_as_of": _timestamp,
+    "release_as_of": _integer(1, 2**63 - 1),
     "include_deleted": _boolean,
     "on_change": _choice(OnChange),
     "tasks": _integer(1, MAX_TASKS),

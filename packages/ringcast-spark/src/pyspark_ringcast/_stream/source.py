@@ -143,6 +143,7 @@ class RingcastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ("on_change", options.on_change is not OnChange.SNAPSHOT),
             ("version_as_of", options.version_as_of is not None),
             ("timestamp_as_of", options.timestamp_as_of is not None),
+            ("release_as_of", options.release_as_of is not None),
         ):
             if there:
                 raise InvalidInputError(f"option {name} goes with batch reads, not with a stream", field=name)

@@ -1432,12 +1432,14 @@ class HistoryResponse(_message.Message):
     def __init__(self, revisions: _Optional[_Iterable[_Union[Revision, _Mapping]]] = ...) -> None: ...
 
 class HeadsRequest(_message.Message):
-    __slots__ = ("store", "key")
+    __slots__ = ("store", "key", "release")
     STORE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
     store: str
     key: str
-    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
+    release: int
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., release: _Optional[int] = ...) -> None: ...
 
 class HeadsResponse(_message.Message):
     __slots__ = ("heads", "history_id")

@@ -306,7 +306,7 @@ class _Servicer(StoreCalls, PolicyCalls, SchemaCalls, ReleaseCalls, RoleCalls, A
         )
 
     async def Heads(self, request: pb.HeadsRequest, context: Context) -> pb.HeadsResponse:
-        found = await answer(context, self._handlers.heads(request.store, request.key))
+        found = await answer(context, self._handlers.heads(request.store, request.key, request.release))
         return pb.HeadsResponse(heads=found.heads, history_id=found.history)
 
     async def ListDeadLetters(self, request: pb.ListDeadLettersRequest, context: Context) -> pb.ListDeadLettersResponse:

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from ringcast_wire import HeadsReply, InvalidInputError, RevisionGoneError, limits, names
+from ringcast_wire import (
+    ConditionFailedError,
+    HeadsReply,
+    InvalidInputError,
+    ReleaseState,
+    RevisionGoneError,
+    limits,
+    names,
+)
 
 from ringcast_config_service.repository import mapping
 from ringcast_config_service.repository.answers import PartitionAnswer, answer_bytes
 from ringcast_config_service.repository.base import LargeAnswerError
+from ringcast_config_service.repository.release_records import REMOVE, Release
+
+_UNPUBLISHED: Final = {
+    ReleaseState.STAGING,
+    ReleaseState.STAGED,
+    ReleaseState.PUBLISHING,
+    ReleaseState.DROPPED,
+    ReleaseState.EXPIRED,
+}
 
 
 class Place(NamedTuple):
@@ -154,6 +171,48 @@ def check_moment(at_ms: int, horizon_ms: int, store: str, key: str) -> None:
             f"what {store}/{key} had at {mapping.utc(at_ms)} can't be read any more: its history goes back to "
             f"{mapping.utc(horizon_ms)}"
         )
+
+
+def check_release(release: Release, key: str) -> None:
+    """Refuses a release of which nobody can say what a key had when it was published.
+
+    Raises:
+        ConditionFailedError: not all of it is published, or nothing.
+        RevisionGoneError: its rows are removed.
+    """
+    why = _unreadable(release, key)
+    if release.state in _UNPUBLISHED:
+        raise ConditionFailedError(f"{why}: the release is {release.state}", field="release")
+    if release.work == REMOVE or not release.kept:
+        raise RevisionGoneError(f"{why} any more: the rows of a release are kept for a time only")
+    if not release.published:
+        raise ConditionFailedError(f"{why}: no row of it was published", field="release")
+
+
+def check_release_moment(release: Release, key: str, at_ms: int | None, horizon_ms: int) -> None:
+    """Raises ``RevisionGoneError`` where revisions that were there when a release was published may be removed.
+
+    ``at_ms``: when that was, or earlier where the last revisions of it are removed; ``None``: all are.
+    """
+    if at_ms is None or at_ms < horizon_ms:
+        raise RevisionGoneError(
+            f"{_unreadable(release, key)} any more: its history goes back to {mapping.utc(horizon_ms)}"
+        )
+
+
+def _unreadable(release: Release, key: str) -> str:
+    return f"what {release.store}/{key} had when release {release.number} was published can't be read"
+
+
+def release_heads(
+    now: HeadsReply, published_at: Iterable[mapping.Record], last: Iterable[mapping.Record]
+) -> HeadsReply:
+    """The heads with those of the moment ``published_at`` (``REVISIONS_AT``), and at least what the release has written
+    itself (``RELEASE_HEADS``): another instance's clock may have been behind."""
+    found = earlier_heads(now, published_at)
+    for partition, revision in last:
+        found.heads[partition] = max(found.heads[partition], revision)
+    return found
 
 
 def earlier_heads(now: HeadsReply, found: Iterable[mapping.Record]) -> HeadsReply:

@@ -230,6 +230,15 @@ class RowReader(Protocol):
             RevisionGoneError: revisions that were there at the moment are removed.
         """
 
+    async def heads_of_release(self, store: str, key: str, number: int) -> HeadsReply:
+        """The revision of each partition when the last row of a release was published; also of a key without such rows.
+
+        Raises:
+            ConditionFailedError: not all of the release is published, or nothing.
+            InvalidInputError: there is no such release.
+            RevisionGoneError: its rows, or revisions that were there then, are removed.
+        """
+
     def list_rows(self, store: str, key: str, query: ListFilter) -> AsyncGenerator[list[ListedRow], None]:
         """Pages of rows by partition and row id, all from one snapshot."""
 

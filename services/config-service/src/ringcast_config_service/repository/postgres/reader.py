@@ -14,6 +14,7 @@ from ringcast_wire import FetchReply, HeadsReply
 from ringcast_config_service.repository import answers, mapping, paging
 from ringcast_config_service.repository import as_of as as_of_reads
 from ringcast_config_service.repository.postgres.session import Connection, Sessions
+from ringcast_config_service.repository.release_transactions import to_only_release
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
 
 _AT_ONCE: Final = 1_000
@@ -79,6 +80,17 @@ class PostgresReader(paging.PagedReads):
                 return found
             as_of_reads.check_moment(at_ms, await db.fetchval(Sql.HORIZON, key_id), store, key)
             return as_of_reads.earlier_heads(found, await db.fetch(Sql.REVISIONS_AT, key_id, at_ms))
+
+    async def heads_of_release(self, store: str, key: str, number: int) -> HeadsReply:
+        async with self._sessions.snapshot("fetches") as db:
+            count, key_id, history = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
+            now = mapping.dense_heads(await db.fetch(Sql.HEADS, key_id), count, history)
+            release = to_only_release(await db.fetch(Sql.GET_RELEASE, store, number), store, number)
+            as_of_reads.check_release(release, key)
+            at_ms = await db.fetchval(Sql.RELEASE_PUBLISHED_AT, store, number)
+            as_of_reads.check_release_moment(release, key, at_ms, await db.fetchval(Sql.HORIZON, key_id))
+            then = await db.fetch(Sql.REVISIONS_AT, key_id, at_ms)
+            return as_of_reads.release_heads(now, then, await db.fetch(Sql.RELEASE_HEADS, store, number, key))
 
     async def _pages_of(self, db: Connection, answer: answers.Answer, statement: str, *params: object) -> bytearray:
         """The answer with all records of the statement; between two pages of them the event loop goes on."""

@@ -189,6 +189,22 @@ FROM release_rows s JOIN config_keys k ON k.store = s.store AND k.name = s.confi
 WHERE s.store = $1 AND s.number = $2 AND s.outcome = 'published'
 GROUP BY s.config_key, k.history_id, s.partition ORDER BY s.config_key, s.partition
 
+-- RELEASE_PUBLISHED_AT --
+-- When the last row was written that the release $2 of the store $1 has published; null where the history has none of
+-- its rows any more. Of each partition only the last one is looked at.
+SELECT max(h.written_at_ms)
+FROM (
+    SELECT config_key, partition, max(version) AS version FROM release_rows
+    WHERE store = $1 AND number = $2 AND version > 0 GROUP BY config_key, partition
+) AS s
+JOIN config_keys k ON k.store = $1 AND k.name = s.config_key
+JOIN history h ON h.key_id = k.key_id AND h.partition = s.partition AND h.revision = s.version
+
+-- RELEASE_HEADS --
+-- The last revision that the release $2 of the store $1 has given to each partition of the key $3.
+SELECT partition, max(version) FROM release_rows
+WHERE store = $1 AND number = $2 AND config_key = $3 AND version > 0 GROUP BY partition
+
 -- RELEASE_HISTORIES --
 -- The history that each key of the release $2 of the store $1 has now.
 SELECT r.config_key, k.history_id

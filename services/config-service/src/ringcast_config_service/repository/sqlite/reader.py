@@ -16,6 +16,7 @@ from ringcast_wire import FetchReply, HeadsReply
 from ringcast_config_service.repository import answers, mapping, paging
 from ringcast_config_service.repository import as_of as as_of_reads
 from ringcast_config_service.repository.base import SMALL_ANSWER_BYTES, LargeAnswerError
+from ringcast_config_service.repository.release_transactions import to_only_release
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 from ringcast_config_service.repository.sqlite.session import Sessions
 
@@ -97,6 +98,19 @@ class SqliteReader(paging.PagedReads):
             return as_of_reads.earlier_heads(found, db.execute(Sql.REVISIONS_AT, (key_id, at_ms)))
 
         return await (self._sessions.read(work) if at_ms is None else self._read_apart(work))
+
+    async def heads_of_release(self, store: str, key: str, number: int) -> HeadsReply:
+        def work(db: sqlite3.Connection) -> HeadsReply:
+            count, key_id, history = mapping.located(db.execute(Sql.LOCATE, (store, key)).fetchone(), store, key)
+            now = mapping.dense_heads(db.execute(Sql.HEADS, (key_id,)), count, history)
+            release = to_only_release(db.execute(Sql.GET_RELEASE, (store, number)).fetchall(), store, number)
+            as_of_reads.check_release(release, key)
+            at_ms = db.execute(Sql.RELEASE_PUBLISHED_AT, (store, number)).fetchone()[0]
+            as_of_reads.check_release_moment(release, key, at_ms, db.execute(Sql.HORIZON, (key_id,)).fetchone()[0])
+            then = db.execute(Sql.REVISIONS_AT, (key_id, at_ms))
+            return as_of_reads.release_heads(now, then, db.execute(Sql.RELEASE_HEADS, (store, number, key)))
+
+        return await self._read_apart(work)
 
     async def _read(self, work: Callable[[sqlite3.Connection, int], T], most_bytes: int) -> T:
         """Runs ``work`` with how many bytes its answer may have: apart where there are many."""

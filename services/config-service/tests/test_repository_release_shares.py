@@ -120,7 +120,135 @@ async def test_an_undo_is_held_to_no_such_policy(bench: Bench) -> None:
     assert await bench.live() == old(4, "v")
 
 
-@pytest.mark.parametrize("most", [0, 10])
-async def test_no_older_build_is_let_near_such_a_policy(bench: Bench, most: int) -> None:
-    await set_policy(bench, max_release_shrink_percent=most)
-    assert await bench.ask("SELECT usable_from FROM schema_version") == [(14,)]
+def sized(count: int, size: int, first: int = 100) -> dict[str, str | None]:
+    """Rows of so many bytes each."""
+    return {f"r{number}": "x" * (size - 4) for number in range(first, first + count)}
+
+
+@pytest.mark.parametrize(
+    ("policy", "allowed", "refused", "said"),
+    [
+        ("max_release_byte_growth_percent", sized(5, 30), sized(5, 30) | sized(1, 11, 105), "adds 101"),
+        ("max_release_byte_growth_percent", sized(5, 10, 200) | sized(5, 20), sized(11, 10, 200), "adds 110"),
+        ("max_release_byte_shrink_percent", sized(20, 5), sized(20, 5) | sized(1, 9, 120), "takes away 101"),
+        (
+            "max_release_byte_shrink_percent",
+            dict.fromkeys(sized(12, 10)) | sized(2, 10, 200),
+            dict.fromkeys(sized(11, 10)),
+            "takes away 110",
+        ),
+    ],
+)
+async def test_a_release_that_changes_too_many_bytes_of_a_key_is_not_staged(
+    bench: Bench, policy: str, allowed: dict[str, str | None], refused: dict[str, str | None], said: str
+) -> None:
+    await bench.write(sized(40, 10))
+    await set_policy(bench, **{policy: 25})
+    sentence = (
+        f"can't be staged: key 'k' has 400 bytes, and the release {said}; the policy {policy} of the store allows 25 %"
+    )
+    with pytest.raises(LimitExceededError, match=sentence) as caught:
+        await stage(bench, refused)
+    assert caught.value.field == policy
+    release = await stage(bench, allowed)
+    assert (await publish(bench, release.number)).state is ReleaseState.PUBLISHED
+
+
+async def test_bytes_count_as_they_are_when_the_release_is_published_and_an_empty_key_has_none(bench: Bench) -> None:
+    await bench.write(old(1, "v"))
+    await bench.write(old(1, None))
+    await set_policy(bench, max_release_byte_growth_percent=0, max_release_byte_shrink_percent=0)
+    first = await stage(bench, sized(4, 10), "first")
+    assert (await publish(bench, first.number)).published == 4
+    await set_policy(bench, max_release_byte_growth_percent=50)
+    second = await stage(bench, sized(2, 10, 200), "second")
+    await bench.write(dict.fromkeys(sized(1, 10)))
+    said = "can't be published: key 'k' has 30 bytes, and the release adds 20; .* allows 50 %"
+    with pytest.raises(LimitExceededError, match=said):
+        await bench.repo.releases.publish("s", second.number, DAY_MS, BY)
+    await bench.write(sized(1, 10))
+    assert (await publish(bench, second.number)).published == 2
+
+
+def of_partition(count: int, partition: int, value: str | None = "v", first: int = 0) -> dict[str, str | None]:
+    """Rows of one partition of the 8 of the store."""
+    found: dict[str, str | None] = {}
+    for number in range(first, first + 100_000):
+        if len(found) == count:
+            break
+        if row_partition(f"r{number}", 8) == partition:
+            found[f"r{number}"] = value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("policy", "sign", "said"),
+    [
+        ("max_release_partition_growth_percent", 1, "partition 3 of key 'k' has 20 rows, and .*longer by 11"),
+        ("max_release_partition_shrink_percent", -1, "partition 3 of key 'k' has 20 rows, and .*shorter by 11"),
+    ],
+)
+async def test_one_partition_that_changes_too_much_is_refused_however_little_that_is_of_the_key(
+    bench: Bench, policy: str, sign: int, said: str
+) -> None:
+    here, there = of_partition(20, 3), of_partition(1_000, 4)
+    await bench.write(here | there)
+    await set_policy(
+        bench,
+        **{policy: 50},
+        release_partition_tolerance_rows=0,
+        max_release_growth_percent=2,
+        max_release_shrink_percent=2,
+    )
+
+    def change(count: int) -> dict[str, str | None]:
+        return of_partition(count, 3, "v", 50_000) if sign > 0 else dict.fromkeys([*here][:count])
+
+    sentence = f"can't be staged: {said}; the policy {policy} of the store allows 50 %, and 0 rows in any case"
+    with pytest.raises(LimitExceededError, match=sentence) as caught:
+        await stage(bench, change(11) | of_partition(9, 4, None, 0))
+    assert caught.value.field == policy
+    release = await stage(bench, change(10))
+    assert (await publish(bench, release.number)).published == 10
+
+
+async def test_a_small_partition_may_change_by_a_hundred_rows_unless_the_store_says_otherwise(bench: Bench) -> None:
+    await bench.write(of_partition(130, 3) | of_partition(1, 4))
+    await set_policy(bench, max_release_partition_growth_percent=10, max_release_partition_shrink_percent=10)
+    fits = await stage(bench, of_partition(100, 3, None) | of_partition(100, 4, "v", 50_000), "fits")
+    with pytest.raises(LimitExceededError, match=r"partition 3 .* 130 rows, .* shorter by 101; .* and 100 rows in any"):
+        await stage(bench, of_partition(101, 3, None), "shrinks")
+    with pytest.raises(LimitExceededError, match=r"partition 5 .* has 0 rows, .* longer by 101; .* and 100 rows"):
+        await stage(bench, of_partition(101, 5), "grows")
+    await set_policy(bench, release_partition_tolerance_rows=99)
+    with pytest.raises(LimitExceededError, match=r"can't be published: partition 3 .* by 100; .* and 99 rows in any"):
+        await bench.repo.releases.publish("s", fits.number, DAY_MS, BY)
+
+
+async def test_the_partitions_of_a_key_without_rows_may_get_any_number(bench: Bench) -> None:
+    await set_policy(bench, max_release_partition_growth_percent=0, release_partition_tolerance_rows=0)
+    first = await stage(bench, new(50), "first", key="other")
+    await bench.write(old(1, "v"))
+    await bench.write(old(1, None))
+    second = await stage(bench, new(50), "second")
+    for release in (first, second):
+        assert (await publish(bench, release.number)).published == 50
+    with pytest.raises(LimitExceededError, match="of key 'k' has"):
+        await stage(bench, {"one more": "v"}, "third")
+
+
+@pytest.mark.parametrize(
+    ("policy", "least"),
+    [
+        ({"max_release_shrink_percent": 0}, 14),
+        ({"max_release_shrink_percent": 10}, 14),
+        ({"max_release_byte_growth_percent": 0}, 15),
+        ({"max_release_byte_shrink_percent": 10}, 15),
+        ({"max_release_partition_growth_percent": 0}, 15),
+        ({"max_release_partition_shrink_percent": 10}, 15),
+        ({"release_partition_tolerance_rows": 0}, 15),
+    ],
+)
+async def test_no_older_build_is_let_near_such_a_policy(bench: Bench, policy: dict[str, int], least: int) -> None:
+    await set_policy(bench, **policy)
+    assert await bench.ask("SELECT usable_from FROM schema_version") == [(least,)]

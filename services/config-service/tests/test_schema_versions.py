@@ -34,7 +34,8 @@ async def test_a_database_that_was_raised_is_like_a_new_one(bench: Bench, versio
     assert ("schema_version", "usable_from") in {(table, name) for table, name, _ in fresh}
     await bench.repo.close()
     await bench.make_older(version)
-    assert await columns(bench) < fresh
+    older = await columns(bench)
+    assert older < fresh if max(bench.STEPS_BACK) > version else older == fresh
     bench.repo = make_repository(bench.address)
     await bench.repo.open()
     assert await columns(bench) == fresh

@@ -36,6 +36,11 @@ _HELP: Final = {
     "max_release_growth_percent": "Percent by which one release may make a key longer",
     "max_release_shrink_percent": "Percent by which one release may make a key shorter",
     "max_release_change_percent": "Percent of the rows of a key that one release may change or delete",
+    "max_release_byte_growth_percent": "Percent by which one release may add to the bytes of a key",
+    "max_release_byte_shrink_percent": "Percent of the bytes of a key that one release may take away",
+    "max_release_partition_growth_percent": "Percent by which one release may make a partition of a key longer",
+    "max_release_partition_shrink_percent": "Percent by which one release may make a partition of a key shorter",
+    "release_partition_tolerance_rows": "Rows by which a partition may become longer or shorter in any case",
     "history_retention_ms": "How long revisions are kept once they were replaced, in place of the service's setting",
     "tombstone_retention_ms": "How long tombstones of deleted rows are kept, in place of the service's setting",
 }

@@ -86,6 +86,9 @@ MAX_RELEASE_BYTES: Final = 1024 * MIB
 """Bytes of all rows of one release: ids, values and metadata."""
 MAX_OPEN_RELEASES: Final = 20
 """Releases of one store that are being staged, staged, being published or being undone."""
+PARTITION_TOLERANCE_ROWS: Final = 100
+"""Rows by which a release may make a partition longer or shorter whatever part of it they are, where the policy of a
+store says nothing: a few rows are a large part of a small partition, and hashes don't spread them evenly."""
 MAX_APPROVALS: Final = 20
 """Of a release: as many as the policy of a store may want."""
 MAX_SCHEMA_BYTES: Final = 64 * KIB

@@ -37,7 +37,12 @@ class StorePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``max_release_growth_percent``, ``max_release_shrink_percent`` and ``max_release_change_percent`` bound by how much
     one release makes a key longer or shorter, and how many of its rows it changes or deletes, in percent of the rows
-    that the key has. They say nothing of a key without rows.
+    that the key has. They say nothing of a key without rows. ``max_release_byte_growth_percent`` and
+    ``max_release_byte_shrink_percent`` are the same of its bytes: ids, values and metadata.
+
+    ``max_release_partition_growth_percent`` and ``max_release_partition_shrink_percent`` bound each partition of a key
+    that has rows, by the rows that the partition has. One that becomes longer or shorter by up to
+    ``release_partition_tolerance_rows``, by default ``limits.PARTITION_TOLERANCE_ROWS``, breaks neither.
     """
 
     max_rows: int | None = None
@@ -53,6 +58,11 @@ class StorePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     max_release_shrink_percent: int | None = None
     max_release_change_percent: int | None = None
     tombstone_retention_ms: int | None = None
+    max_release_byte_growth_percent: int | None = None
+    max_release_byte_shrink_percent: int | None = None
+    max_release_partition_growth_percent: int | None = None
+    max_release_partition_shrink_percent: int | None = None
+    release_partition_tolerance_rows: int | None = None
 
 
 NO_POLICY: Final = StorePolicy()
@@ -70,6 +80,11 @@ POLICY_RANGES: Final[dict[str, tuple[int, int]]] = {
     "max_release_shrink_percent": (0, 100),
     "max_release_change_percent": (0, 100),
     "tombstone_retention_ms": (MIN_TOMBSTONE_RETENTION_MS, MAX_RETENTION_MS),
+    "max_release_byte_growth_percent": (0, 1_000_000),
+    "max_release_byte_shrink_percent": (0, 100),
+    "max_release_partition_growth_percent": (0, 1_000_000),
+    "max_release_partition_shrink_percent": (0, 100),
+    "release_partition_tolerance_rows": (0, 1_000_000),
 }
 """The lowest and the highest value of each policy."""
 

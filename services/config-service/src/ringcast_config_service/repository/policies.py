@@ -8,12 +8,16 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from ringcast_wire import LimitExceededError, PermissionDeniedError, StorePolicy, limits
 
-_SHARES: Final = ("max_release_growth_percent", "max_release_shrink_percent", "max_release_change_percent")
-_KNOWN_FROM: Final = {
-    "releases_only": 12,
-    "approvals": 12,
-    **dict.fromkeys((*_SHARES, "tombstone_retention_ms"), 14),
+_SHARES: Final = {
+    **dict.fromkeys(("max_release_growth_percent", "max_release_shrink_percent", "max_release_change_percent"), 14),
+    "max_release_byte_growth_percent": 15,
+    "max_release_byte_shrink_percent": 15,
+    "max_release_partition_growth_percent": 15,
+    "max_release_partition_shrink_percent": 15,
+    "release_partition_tolerance_rows": 15,
 }
+"""Those that say something when they are 0."""
+_KNOWN_FROM: Final = {"releases_only": 12, "approvals": 12, "tombstone_retention_ms": 14, **_SHARES}
 """From which version of the schema on a build knows a policy that it must not leave out: what was promised of the store
 would not hold."""
 

@@ -48,22 +48,65 @@ def check_shares(sql: ReleaseStatements, release: Release, policy: StorePolicy, 
     Raises:
         LimitExceededError: it does; the sentence names the key, the policy and its value.
     """
-    allowed = policy.max_release_growth_percent, policy.max_release_shrink_percent, policy.max_release_change_percent
-    if allowed == (None, None, None):
+    yield from _check_rows(sql, release, policy, what)
+    yield from _check_bytes(sql, release, policy, what)
+    yield from _check_partitions(sql, release, policy, what)
+
+
+def _check_rows(sql: ReleaseStatements, release: Release, policy: StorePolicy, what: str) -> Transaction[None]:
+    growth, shrink = policy.max_release_growth_percent, policy.max_release_shrink_percent
+    change = policy.max_release_change_percent
+    if (growth, shrink, change) == (None, None, None):
         return
-    growth, shrink, change = allowed
-    for key, added, changed, deleted, live in (yield Ask(sql.release_shares, (release.store, release.number))):
+    for key, added, changed, deleted, live in (yield Ask(sql.release_shares, _place(release))):
         for name, most, rows, verb in (
             ("max_release_growth_percent", growth, added - deleted, "makes it longer by"),
             ("max_release_shrink_percent", shrink, deleted - added, "makes it shorter by"),
             ("max_release_change_percent", change, changed + deleted, "changes or deletes"),
         ):
             if most is not None and live and rows * 100 > most * live:
-                raise LimitExceededError(
-                    f"{release.place} can't be {what}: key {key!r} has {live} rows, and the release {verb} {rows}; the "
-                    f"policy {name} of the store allows {most} %",
-                    field=name,
-                )
+                raise _too_much(release, what, f"key {key!r} has {live} rows", f"{verb} {rows}", name, most)
+
+
+def _check_bytes(sql: ReleaseStatements, release: Release, policy: StorePolicy, what: str) -> Transaction[None]:
+    """By the rows that are there now: each that the release has is looked up, so only where a policy is set."""
+    growth, shrink = policy.max_release_byte_growth_percent, policy.max_release_byte_shrink_percent
+    if (growth, shrink) == (None, None):
+        return
+    for key, added, live in (yield Ask(sql.release_byte_shares, _place(release))):
+        for name, most, count, verb in (
+            ("max_release_byte_growth_percent", growth, added, "adds"),
+            ("max_release_byte_shrink_percent", shrink, -added, "takes away"),
+        ):
+            if most is not None and live and count * 100 > most * live:
+                raise _too_much(release, what, f"key {key!r} has {live} bytes", f"{verb} {count}", name, most)
+
+
+def _check_partitions(sql: ReleaseStatements, release: Release, policy: StorePolicy, what: str) -> Transaction[None]:
+    growth, shrink = policy.max_release_partition_growth_percent, policy.max_release_partition_shrink_percent
+    if (growth, shrink) == (None, None):
+        return
+    tolerance = policy.release_partition_tolerance_rows
+    if tolerance is None:
+        tolerance = limits.PARTITION_TOLERANCE_ROWS
+    asked = Ask(sql.release_partition_shares, (*_place(release), tolerance, growth, shrink))
+    for key, partition, added, live in (yield asked):
+        grows = added > 0
+        name = f"max_release_partition_{'growth' if grows else 'shrink'}_percent"
+        has = f"partition {partition} of key {key!r} has {live} rows"
+        does = f"makes it {'longer' if grows else 'shorter'} by {abs(added)}"
+        allowed = growth if grows else shrink
+        raise _too_much(release, what, has, does, name, allowed, f", and {tolerance} rows in any case")
+
+
+def _too_much(
+    release: Release, what: str, has: str, does: str, name: str, most: int | None, besides: str = ""
+) -> LimitExceededError:
+    return LimitExceededError(
+        f"{release.place} can't be {what}: {has}, and the release {does}; the policy {name} of the store allows "
+        f"{most} %{besides}",
+        field=name,
+    )
 
 
 def _place(release: Release) -> tuple[str, int]:

@@ -74,6 +74,8 @@ class ReleaseStatements(NamedTuple):
     insert_release_keys: str
     release_keys: str
     release_shares: str
+    release_byte_shares: str
+    release_partition_shares: str
     set_release_key: str
     release_conflicts: str
     publish_page: str

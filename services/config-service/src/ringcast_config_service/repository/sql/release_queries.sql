@@ -15,6 +15,13 @@ coalesce((
     WHERE r.key_id = k.key_id AND r.partition = s.partition AND r.row_id = s.row_id AND NOT r.deleted
 ), 0)
 
+-- found_size --
+-- Its size, 0 if there is none.
+coalesce((
+    SELECT r.size FROM rows r
+    WHERE r.key_id = k.key_id AND r.partition = s.partition AND r.row_id = s.row_id AND NOT r.deleted
+), 0)
+
 -- old_rows --
 -- What rows of a release hold at their base.
 SET old_value = (
@@ -297,6 +304,39 @@ SELECT r.config_key, r.added, r.changed, r.deleted, CAST(coalesce((
     WHERE k.store = r.store AND k.name = r.config_key
 ), 0) AS BIGINT)
 FROM release_keys r WHERE r.store = $1 AND r.number = $2 ORDER BY r.config_key
+
+-- RELEASE_BYTE_SHARES --
+-- The keys of the release $2 of the store $1: how many bytes it adds to each, below 0 for fewer, and how many each has now.
+SELECT d.config_key, d.difference, CAST(coalesce((
+    SELECT sum(p.live_bytes) FROM config_keys k JOIN partitions p ON p.key_id = k.key_id
+    WHERE k.store = $1 AND k.name = d.config_key
+), 0) AS BIGINT)
+FROM (
+    SELECT f.config_key, CAST(sum(f.size - f.found) AS BIGINT) AS difference FROM (
+        SELECT s.config_key, CASE WHEN s.value IS NULL THEN 0 ELSE s.size END AS size, {found_size} AS found
+        FROM release_rows s LEFT JOIN config_keys k ON k.store = s.store AND k.name = s.config_key
+        WHERE s.store = $1 AND s.number = $2
+    ) AS f GROUP BY f.config_key
+) AS d ORDER BY d.config_key
+
+-- RELEASE_PARTITION_SHARES --
+-- The first partition of a key with rows to which the release $2 of the store $1 adds more than $3 rows, and more than $4
+-- percent of those that it has, or takes away more than $3, and more than $5 percent. Without $4 or $5 there is no such limit.
+SELECT d.config_key, d.partition, d.difference, d.live FROM (
+    SELECT c.config_key, c.partition, c.difference, k.key_id, coalesce((
+        SELECT p.live_rows FROM partitions p WHERE p.key_id = k.key_id AND p.partition = c.partition
+    ), 0) AS live
+    FROM (
+        SELECT s.config_key, s.partition,
+            count(CASE WHEN s.base = 0 THEN 1 END) - count(CASE WHEN s.value IS NULL THEN 1 END) AS difference
+        FROM release_rows s WHERE s.store = $1 AND s.number = $2 GROUP BY s.config_key, s.partition
+    ) AS c JOIN config_keys k ON k.store = $1 AND k.name = c.config_key
+) AS d
+WHERE (
+    (d.difference > $3::BIGINT AND d.difference * 100 > $4::BIGINT * d.live)
+    OR (-d.difference > $3::BIGINT AND -d.difference * 100 > $5::BIGINT * d.live)
+) AND EXISTS (SELECT 1 FROM partitions p WHERE p.key_id = d.key_id AND p.live_rows > 0)
+ORDER BY d.config_key, d.partition LIMIT 1
 
 -- SET_RELEASE_KEY --
 -- Notes the id of the key $3, which the release $2 of the store $1 has created.

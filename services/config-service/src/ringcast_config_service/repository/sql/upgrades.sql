@@ -226,3 +226,7 @@ UPDATE schema_version SET version = 13 WHERE version = 12
 -- Releases can be pinned.
 ALTER TABLE release_numbers ADD COLUMN {if_not_exists} pinned BIGINT;
 UPDATE schema_version SET version = 14 WHERE version = 13
+
+-- UPGRADE_15 --
+-- Releases are held to more policies. Nothing is stored in another way: builds that do not know them have a lower number.
+UPDATE schema_version SET version = 15 WHERE version = 14

@@ -84,6 +84,30 @@ def test_versions_are_listed(cli: Cli, store: str, small: Path, tmp_path: Path) 
     assert cli.ok("schema", "show", store, "k", "--version", 1).out == "{}\n"
 
 
+def test_an_avro_schema(cli: Cli, store: str, tmp_path: Path) -> None:
+    fee = tmp_path / "fee.avsc"
+    note = {"name": "note", "type": ["null", "string"], "default": None}
+    fields = [{"name": "cents", "type": "int"}, note]
+    fee.write_text(json.dumps({"type": "record", "name": "Fee", "fields": fields}))
+    data = 'row_id,value\na,"{""cents"": 1}"\nb,"{""cents"": ""x""}"\n'
+    here = cli("schema", "validate", "-", "--format", "csv", "--schema", fee, "--kind", "avro", stdin=data)
+    wrong = "at /cents: the value is not of type \"integer\": 'x'"
+    assert (here.code, here.out) == (3, f"line 3: 'b' {wrong}\n2 rows: 1 break the schema\n")
+    cli.ok("schema", "register", store, "k", fee, "--kind", "avro")
+    refused = cli("put", store, "k", "b", '{"cents": "x"}')
+    assert (refused.code, refused.err) == (
+        1,
+        f"ringcast: row 'b' of {store}/k breaks version 1 of its schema {wrong}\n",
+    )
+    skipped = cli("import", store, "k", "-", "--format", "csv", "--on-error", "skip", stdin=data)
+    assert (skipped.code, "1 written, 0 deleted, 0 unchanged, 1 skipped" in skipped.out) == (3, True)
+    cli.ok("put", store, "k", "c", '{"cents": 2, "note": {"string": "x"}}')
+    fee.write_text(fee.read_text().replace("cents", "dollars"))
+    found = cli("schema", "check", store, "k", fee, "--kind", "avro")
+    assert (found.code, found.out.splitlines()[-1]) == (3, f"2 rows of {store}/k: 2 break the schema")
+    assert cli.ok("schema", "list", store).out.splitlines()[-1].split()[:4] == ["k", "1", "avro", "enforce"]
+
+
 def test_a_file_is_validated_here(cli: Cli, store: str, small: Path) -> None:
     data = "row_id,value\n" + "".join(f"r{number},{number}\n" for number in range(30)) + "bad,line,here\n"
     found = cli("schema", "validate", "-", "--format", "csv", "--schema", small, stdin=data)
@@ -106,7 +130,7 @@ def test_a_file_is_validated_here(cli: Cli, store: str, small: Path) -> None:
     ("words", "code", "said"),
     [
         (("register", "s", "k", "none.json"), 1, "file 'none.json' does not exist"),
-        (("register", "s", "k", "-", "--kind", "avro"), 2, "'avro' is not one of 'json-schema', 'regex'"),
+        (("register", "s", "k", "-", "--kind", "xsd"), 2, "'xsd' is not one of 'json-schema', 'regex', 'avro'"),
         (("mode", "s", "k", "loud"), 2, "'loud' is not one of 'enforce', 'warn', 'off'"),
         (("validate", "-", "--format", "csv"), 2, "one of --schema and --of is needed"),
         (("validate", "-", "--format", "csv", "--of", "s"), 2, "'s' is not STORE/KEY"),

@@ -33,6 +33,8 @@ WRITTEN_OUT = {
     "MIT License": "MIT",
 }
 """What metadata from before SPDX expressions says."""
+READ = {("avro", "Apache Software License"): "Apache-2.0"}
+"""Where it does not say which version: what the file LICENSE of the distribution is."""
 
 
 @cache
@@ -159,7 +161,7 @@ def licence_of(name: str) -> str:
     told = [about["License-Expression"], about["License"]]
     told += [line.rpartition(" :: ")[2] for line in about.get_all("Classifier") or () if line.startswith("License ::")]
     text = next((one for one in told if one), "")
-    return WRITTEN_OUT.get(text, text)
+    return READ.get((name, text)) or WRITTEN_OUT.get(text, text)
 
 
 def is_permissive(expression: str) -> bool:

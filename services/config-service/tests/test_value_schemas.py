@@ -320,6 +320,7 @@ async def test_versions_are_listed_and_shown(service: Running, store_name: str) 
     [
         ({"definition": "{"}, "definition", "definition is no schema that can be used: it is no JSON"),
         ({"definition": "{}", "kind": 9}, "kind", "kind 9 is unknown"),
+        ({"definition": '"strin"', "kind": pb.SCHEMA_KIND_AVRO}, "definition", "'strin' is no type of Avro"),
         ({"definition": "{}", "mode": 9}, "mode", "mode 9 is unknown"),
         ({"definition": "{}", "key": "K!"}, "key", "key 'K!'"),
         ({"definition": '{"$ref": "http://x.example/"}'}, "definition", "only references within it"),

@@ -29,7 +29,8 @@ _kind_option = click.option(
     type=click.Choice([str(kind) for kind in SchemaKind]),
     default=str(SchemaKind.JSON_SCHEMA),
     show_default=True,
-    help="How FILE is written. A regular expression has to match the whole value.",
+    help="How FILE is written. A regular expression has to match the whole value. With an Avro schema values are in "
+    "its JSON encoding; fields with defaults may be left out.",
 )
 
 

@@ -10,6 +10,7 @@ class SchemaKind(StrEnum):
 
     JSON_SCHEMA = "json-schema"
     REGEX = "regex"
+    AVRO = "avro"
 
 
 class SchemaMode(StrEnum):

@@ -1,4 +1,4 @@
-"""Checks values against schemas. It needs ``jsonschema-rs``: the extra ``schemas`` of ``ringcast-wire``.
+"""Checks values against schemas. It needs ``jsonschema-rs`` and ``avro``: the extra ``schemas`` of ``ringcast-wire``.
 
 A schema and a value may both be made to take long. So regular expressions are matched in linear time, references are
 followed only within the schema and never in a circle, and what a check may cost, which is the parts of the schema times
@@ -76,9 +76,11 @@ class ValueSchema:
         size = len(definition.encode())
         if not 1 <= size <= limits.MAX_SCHEMA_BYTES:
             raise _wrong(f"it has {size} bytes: 1 to {limits.MAX_SCHEMA_BYTES} are allowed")
-        self._is_json = kind is SchemaKind.JSON_SCHEMA
-        if self._is_json:
+        self._kind = kind
+        if kind is SchemaKind.JSON_SCHEMA:
             schema, parts = _checked(definition)
+        elif kind is SchemaKind.AVRO:
+            schema, parts = _of_avro(definition)
         else:
             _compiled({"pattern": definition})  # alone first: so nothing of it closes the group
             schema, parts = {"pattern": f"^(?:{definition})$"}, _PATTERN_PARTS
@@ -90,7 +92,7 @@ class ValueSchema:
         if len(value) > self._most_bytes:
             return False
         try:
-            return bool(self._validator.is_valid(_decode(value) if self._is_json else value))
+            return bool(self._validator.is_valid(self._read(value)))
         except (ValueError, RecursionError):
             return False
 
@@ -100,18 +102,22 @@ class ValueSchema:
             said = f"the value has {len(value)} characters, and this schema checks up to {self._most_bytes}"
             return Problem("", "", said, shown(value))
         try:
-            self._validator.validate(_decode(value) if self._is_json else value)
+            self._validator.validate(self._read(value))
         except jsonschema_rs.ValidationError as error:
-            if not self._is_json:
+            if self._kind is SchemaKind.REGEX:
                 return Problem("", "", "the value does not match the regular expression", shown(value))
             found = shown(error.instance) if error.instance_path else shown(value)
-            return Problem(_pointer(error.instance_path), _pointer(error.schema_path), _cut(error.message), found)
+            rule = "" if self._kind is SchemaKind.AVRO else _pointer(error.schema_path)
+            return Problem(_pointer(error.instance_path), rule, _cut(error.message), found)
         except RecursionError:
             return Problem("", "", "the value is nested too deeply", shown(value))
         except (ValueError, msgspec.DecodeError) as error:
             said = "the value is no JSON" if isinstance(error, msgspec.DecodeError) else "the value can't be checked"
             return Problem("", "", f"{said} ({_cut(str(error))})", shown(value))
         return None
+
+    def _read(self, value: str) -> Any:
+        return value if self._kind is SchemaKind.REGEX else _decode(value)
 
 
 @lru_cache(_COMPILED)
@@ -182,7 +188,28 @@ def _checked(definition: str) -> tuple[Any, int]:
         raise _wrong(f"it is no JSON ({error})") from error
     if not isinstance(schema, dict):
         raise _wrong("a JSON Schema is an object")
-    return schema, _Parts(schema).count(schema, 0, root=True).parts
+    return schema, _parts(schema)
+
+
+def _of_avro(definition: str) -> tuple[Any, int]:
+    """The JSON Schema of an Avro schema, and how many parts it has; raises as :func:`_checked`."""
+    from ringcast_wire import _avro  # a library that few need
+
+    def compiled(schema: dict[str, Any]) -> Any:
+        _parts(schema)
+        return _compiled(schema)
+
+    try:
+        schema = _avro.to_json_schema(_avro.parse(definition, MAX_DEPTH), compiled)
+    except InvalidInputError:
+        raise
+    except ValueError as error:
+        raise _wrong(_cut(str(error))) from error
+    return schema, _parts(schema)
+
+
+def _parts(schema: dict[str, Any]) -> int:
+    return _Parts(schema).count(schema, 0, root=True).parts
 
 
 class _Count(NamedTuple):

@@ -43,6 +43,7 @@ class SchemaKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SCHEMA_KIND_UNSPECIFIED: _ClassVar[SchemaKind]
     SCHEMA_KIND_JSON_SCHEMA: _ClassVar[SchemaKind]
     SCHEMA_KIND_REGEX: _ClassVar[SchemaKind]
+    SCHEMA_KIND_AVRO: _ClassVar[SchemaKind]
 
 class SchemaMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -108,6 +109,7 @@ MIGRATION_STAGE_FINISH: MigrationStage
 SCHEMA_KIND_UNSPECIFIED: SchemaKind
 SCHEMA_KIND_JSON_SCHEMA: SchemaKind
 SCHEMA_KIND_REGEX: SchemaKind
+SCHEMA_KIND_AVRO: SchemaKind
 SCHEMA_MODE_UNSPECIFIED: SchemaMode
 SCHEMA_MODE_ENFORCE: SchemaMode
 SCHEMA_MODE_WARN: SchemaMode

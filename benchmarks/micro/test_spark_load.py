@@ -4,6 +4,8 @@ The peers of a load are plain COPYs of the same rows into a table with the same 
 before each load: one in the order of the DataFrame, one in the order of the table's primary key, in which ``prepare``
 sends rows. They keep no history and tell nobody. The peer of a read is a COPY out of the service's own table.
 
+How long it takes to stage a DataFrame as a release, beside a load of the same.
+
 And what a load does to others: the 95th percentile of single puts of another client, due 50 times a second, while
 nothing else happens, beside a load, and beside a load with a throttle, one after the other in the same run.
 """
@@ -37,6 +39,8 @@ PARTITIONS: Final = 256
 MEASURED_ROWS: Final = 1_000_000
 ROUNDS: Final = 3
 THROTTLED_ROWS_PER_S: Final = 1_000
+STAGED_ROWS: Final = 100_000
+STAGED_ROUNDS: Final = 5
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +194,48 @@ def test_a_data_frame_into_postgresql_and_back(
         read_peer_rows_per_s=round(count / min(read_peers)),
         read_share_median=share(read_peers, reads),
         load_average=round(os.getloadavg()[0], 1),
+    )
+
+
+@pytest.mark.timeout(1_800)  # seconds
+def test_a_release_beside_a_load(
+    benchmark: BenchmarkFixture, spark: SparkSession, service: ConfigServiceProcess
+) -> None:
+    """The same DataFrame staged as a release and written, each into a key that is not there yet, alternately."""
+    count, rounds = (STAGED_ROWS, STAGED_ROUNDS) if benchmark.enabled else (1_500, 1)
+    taken: dict[str, list[float]] = {"load": [], "stage": []}
+    frame = spark.range(count, numPartitions=2).selectExpr("concat('user', id) AS row_id", "'blocked' AS value")
+
+    def save(key: str, rows: int, **more: str) -> float:
+        options = {"service": service.address, "store": "bench", "key": key, **more}
+        some = frame if rows == count else frame.limit(rows)
+        start = time.perf_counter()
+        some.write.format("ringcast").mode("append").options(**options).save()
+        return time.perf_counter() - start
+
+    with grpc.insecure_channel(service.address) as channel:
+        stub = ConfigServiceStub(channel)
+        stub.CreateStore(pb.CreateStoreRequest(name="bench", partition_count=PARTITIONS))
+        save("warm", 1_000)
+        save("warm-stage", 1_000, release="new")
+
+        def run() -> None:
+            for turn in range(rounds):
+                for name in ("load", "stage") if turn % 2 else ("stage", "load"):
+                    more = {"release": "new"} if name == "stage" else {}
+                    taken[name].append(save(f"{name}-{turn}", count, **more))
+
+        benchmark.group = "releases"
+        benchmark.pedantic(run, rounds=1)
+        found = stub.ListReleases(pb.ListReleasesRequest(store="bench")).releases
+        assert [release.rows for release in found] == [count] * rounds + [1_000]
+    benchmark.extra_info.update(
+        rows=count,
+        load_s=round(statistics.median(taken["load"]), 2),
+        stage_s=round(statistics.median(taken["stage"]), 2),
+        ratio=round(
+            statistics.median(one / other for one, other in zip(taken["stage"], taken["load"], strict=True)), 2
+        ),
     )
 
 

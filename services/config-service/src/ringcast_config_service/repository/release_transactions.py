@@ -15,6 +15,7 @@ from ringcast_wire import (
     ConditionFailedError,
     InvalidInputError,
     ReleaseState,
+    RingcastError,
     Rollout,
 )
 
@@ -69,8 +70,7 @@ class ReleaseStatements(NamedTuple):
     insert_release_proof: str
     release_proofs: str
     is_proven: str
-    insert_release_row: str
-    count_release_rows: str
+    insert_release_rows: str
     insert_release_keys: str
     release_keys: str
     release_shares: str
@@ -112,6 +112,15 @@ class Each(NamedTuple):
     params: Sequence[tuple[Any, ...]]
 
 
+class Insert(NamedTuple):
+    """A statement that inserts rows, of which there is at least one: SQLite runs it for each of them, PostgreSQL takes
+    their columns at once. ``twice`` is raised where one is there already."""
+
+    text: str
+    rows: Sequence[tuple[Any, ...]]
+    twice: RingcastError
+
+
 class Write(NamedTuple):
     """Requests to write in this transaction; what is sent back is :class:`Written`."""
 
@@ -124,7 +133,7 @@ class Note(NamedTuple):
     facts: Sequence[AuditFact]
 
 
-Transaction = Generator[Ask | Each | Write | Note, Any, T]
+Transaction = Generator[Ask | Each | Insert | Write | Note, Any, T]
 
 
 def locked(sql: ReleaseStatements, name: str, number: int) -> Transaction[tuple[StoreRecord, Release]]:

@@ -56,6 +56,7 @@ from ringcast_config_service.repository.release_records import (
 from ringcast_config_service.repository.release_transactions import (
     Ask,
     Each,
+    Insert,
     Note,
     ReleaseStatements,
     Transaction,
@@ -119,10 +120,10 @@ def stage(sql: ReleaseStatements, store: StoreRecord, batch: StageBatch, by: Aut
         digest=digest_after(release.digest, before, batch.rows),
     )
     _check_size(release)
-    yield Each(sql.insert_release_row, [*_columns(release, before, batch.rows)])
-    ((stored,),) = yield Ask(sql.count_release_rows, (release.store, release.number, before))
-    if stored != len(batch.rows):
-        raise InvalidInputError(f"a row comes twice in {release.place}: nothing of this batch is staged", field="rows")
+    if batch.rows:
+        twice = f"a row comes twice in {release.place}: nothing of this batch is staged"
+        rows = [*_columns(release, before, batch.rows)]
+        yield Insert(sql.insert_release_rows, rows, InvalidInputError(twice, field="rows"))
     if batch.complete:
         if not release.rows:
             raise InvalidInputError("a release without rows can't be staged", field="rows")

@@ -338,3 +338,17 @@ WHERE r.key_id = q.key_id AND r.partition = q.partition AND r.row_id = q.row_id 
 -- Removes revisions: $1 key ids, $2 partitions, $3 revisions.
 DELETE FROM history AS h USING unnest($1::BIGINT[], $2::BIGINT[], $3::BIGINT[]) AS q (key_id, partition, revision)
 WHERE h.key_id = q.key_id AND h.partition = q.partition AND h.revision = q.revision
+
+---- Releases ----
+
+-- INSERT_RELEASE_ROWS --
+-- Stages rows, which the release must not have.
+INSERT INTO release_rows (
+    store, number, place, config_key, partition, row_id, value, metadata, size, base,
+    outcome, version, undo_version, old_size
+)
+SELECT q.store, q.number, q.place, q.config_key, q.partition, q.row_id, q.value, q.metadata, q.size, q.base,
+    'waiting', 0, 0, 0
+FROM unnest($1::TEXT[], $2::BIGINT[], $3::BIGINT[], $4::TEXT[], $5::BIGINT[], $6::TEXT[], $7::TEXT[], $8::TEXT[],
+    $9::BIGINT[], $10::BIGINT[])
+    AS q (store, number, place, config_key, partition, row_id, value, metadata, size, base)

@@ -6,11 +6,20 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+import asyncpg
+
 from ringcast_config_service.repository.postgres import write as writing
 from ringcast_config_service.repository.postgres.audit import add_facts
 from ringcast_config_service.repository.postgres.history import RecordWatch
 from ringcast_config_service.repository.postgres.session import Connection, Sessions
-from ringcast_config_service.repository.release_transactions import Ask, Each, ReleaseStatements, Transaction, Write
+from ringcast_config_service.repository.release_transactions import (
+    Ask,
+    Each,
+    Insert,
+    ReleaseStatements,
+    Transaction,
+    Write,
+)
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
 from ringcast_config_service.repository.transacted_releases import TransactedReleases
 
@@ -47,8 +56,7 @@ _SQL: Final = ReleaseStatements(
     insert_release_proof=Sql.INSERT_RELEASE_PROOF,
     release_proofs=Sql.RELEASE_PROOFS,
     is_proven=Sql.IS_PROVEN,
-    insert_release_row=Sql.INSERT_RELEASE_ROW,
-    count_release_rows=Sql.COUNT_RELEASE_ROWS,
+    insert_release_rows=Sql.INSERT_RELEASE_ROWS,
     insert_release_keys=Sql.INSERT_RELEASE_KEYS,
     release_keys=Sql.RELEASE_KEYS,
     release_shares=Sql.RELEASE_SHARES,
@@ -114,6 +122,11 @@ class PostgresReleases(TransactedReleases):
                     answer = await db.fetch(asked.text, *asked.params)
                 elif isinstance(asked, Each):
                     await db.executemany(asked.text, asked.params)
+                elif isinstance(asked, Insert):
+                    try:
+                        await db.execute(asked.text, *map(list, zip(*asked.rows, strict=True)))
+                    except asyncpg.UniqueViolationError:
+                        raise asked.twice from None
                 elif isinstance(asked, Write):
                     # Nothing is remembered of keys: a release is looked at much later than it was staged.
                     fresh, now_ms = self._watch.fresh(db, asked.requests), int(time.time() * 1000)

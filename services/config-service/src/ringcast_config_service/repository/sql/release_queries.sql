@@ -269,19 +269,6 @@ INSERT INTO release_partitions (store, number, partition, wave) VALUES ($1, $2, 
 
 ---- Rows of releases ----
 
--- INSERT_RELEASE_ROW --
--- Stages a row; nothing if the release has it already.
-INSERT INTO release_rows (
-    store, number, place, config_key, partition, row_id, value, metadata, size, base,
-    outcome, version, undo_version, old_size
-)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'waiting', 0, 0, 0)
-ON CONFLICT (store, number, config_key, row_id) DO NOTHING
-
--- COUNT_RELEASE_ROWS --
--- How many rows of the release $2 of the store $1 are behind the place $3.
-SELECT count(*) FROM release_rows WHERE store = $1 AND number = $2 AND place > $3
-
 -- INSERT_RELEASE_KEYS --
 -- Notes the keys of the release $2 of the store $1, all of whose rows are there.
 INSERT INTO release_keys (store, number, config_key, key_id, added, changed, deleted)

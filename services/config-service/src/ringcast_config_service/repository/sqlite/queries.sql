@@ -129,3 +129,13 @@ DELETE FROM rows WHERE key_id = ?1 AND partition = ?2 AND row_id = ?3 AND versio
 -- DELETE_HISTORY --
 -- Removes a revision, by key id, partition and revision.
 DELETE FROM history WHERE key_id = ?1 AND partition = ?2 AND revision = ?3
+
+---- Releases ----
+
+-- INSERT_RELEASE_ROW --
+-- Stages a row, which the release must not have.
+INSERT INTO release_rows (
+    store, number, place, config_key, partition, row_id, value, metadata, size, base,
+    outcome, version, undo_version, old_size
+)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 'waiting', 0, 0, 0)

@@ -7,7 +7,14 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from ringcast_config_service.repository.release_transactions import Ask, Each, ReleaseStatements, Transaction, Write
+from ringcast_config_service.repository.release_transactions import (
+    Ask,
+    Each,
+    Insert,
+    ReleaseStatements,
+    Transaction,
+    Write,
+)
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 from ringcast_config_service.repository.sqlite.audit import add_facts
 from ringcast_config_service.repository.sqlite.session import Sessions
@@ -47,8 +54,7 @@ _SQL: Final = ReleaseStatements(
     insert_release_proof=Sql.INSERT_RELEASE_PROOF,
     release_proofs=Sql.RELEASE_PROOFS,
     is_proven=Sql.IS_PROVEN,
-    insert_release_row=Sql.INSERT_RELEASE_ROW,
-    count_release_rows=Sql.COUNT_RELEASE_ROWS,
+    insert_release_rows=Sql.INSERT_RELEASE_ROW,
     insert_release_keys=Sql.INSERT_RELEASE_KEYS,
     release_keys=Sql.RELEASE_KEYS,
     release_shares=Sql.RELEASE_SHARES,
@@ -110,6 +116,11 @@ def _run(db: sqlite3.Connection, transaction: Transaction[T]) -> T:
                 answer = db.execute(asked.text, asked.params).fetchall()
             elif isinstance(asked, Each):
                 db.executemany(asked.text, asked.params)
+            elif isinstance(asked, Insert):
+                try:
+                    db.executemany(asked.text, asked.rows)
+                except sqlite3.IntegrityError:
+                    raise asked.twice from None
             elif isinstance(asked, Write):
                 answer = write(db, asked.requests, int(time.time() * 1000))
             else:

@@ -22,7 +22,7 @@ NONE: Final = "none"
 """In place of a value: the policy is lifted."""
 _MS: Final = "_ms"
 """How the name of a policy ends that is a duration."""
-_SWITCHES: Final = frozenset({"releases_only"})
+_SWITCHES: Final = frozenset(name for name, most in POLICY_RANGES.items() if most == (False, True))
 """Policies that are set or not set, and have no value."""
 _HELP: Final = {
     "max_rows": "Live rows of all keys of the store together",
@@ -41,6 +41,10 @@ _HELP: Final = {
     "max_release_partition_growth_percent": "Percent by which one release may make a partition of a key longer",
     "max_release_partition_shrink_percent": "Percent by which one release may make a partition of a key shorter",
     "release_partition_tolerance_rows": "Rows by which a partition may become longer or shorter in any case",
+    "unique_ignoring_case": "A release adds no row whose id differs from another one only by its case",
+    "unique_ignoring_outer_space": "The same of white space at both ends",
+    "unique_ignoring_unicode_form": "The same of the Unicode form, by NFKC",
+    "unique_ignoring_trailing_dot": "The same of one dot at the end",
     "history_retention_ms": "How long revisions are kept once they were replaced, in place of the service's setting",
     "tombstone_retention_ms": "How long tombstones of deleted rows are kept, in place of the service's setting",
 }

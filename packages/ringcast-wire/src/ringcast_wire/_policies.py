@@ -43,6 +43,10 @@ class StorePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     ``max_release_partition_growth_percent`` and ``max_release_partition_shrink_percent`` bound each partition of a key
     that has rows, by the rows that the partition has. One that becomes longer or shorter by up to
     ``release_partition_tolerance_rows``, by default ``limits.PARTITION_TOLERANCE_ROWS``, breaks neither.
+
+    ``unique_ignoring_…``: a release adds no row whose id is the same as that of another row of its key once case (by
+    Unicode case folding), white space at both ends, the Unicode form (NFKC) or one dot at the end is ignored; with
+    several, once all of them are.
     """
 
     max_rows: int | None = None
@@ -63,6 +67,10 @@ class StorePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     max_release_partition_growth_percent: int | None = None
     max_release_partition_shrink_percent: int | None = None
     release_partition_tolerance_rows: int | None = None
+    unique_ignoring_case: bool | None = None
+    unique_ignoring_outer_space: bool | None = None
+    unique_ignoring_unicode_form: bool | None = None
+    unique_ignoring_trailing_dot: bool | None = None
 
 
 NO_POLICY: Final = StorePolicy()
@@ -85,6 +93,10 @@ POLICY_RANGES: Final[dict[str, tuple[int, int]]] = {
     "max_release_partition_growth_percent": (0, 1_000_000),
     "max_release_partition_shrink_percent": (0, 100),
     "release_partition_tolerance_rows": (0, 1_000_000),
+    "unique_ignoring_case": (False, True),
+    "unique_ignoring_outer_space": (False, True),
+    "unique_ignoring_unicode_form": (False, True),
+    "unique_ignoring_trailing_dot": (False, True),
 }
 """The lowest and the highest value of each policy."""
 

@@ -6,7 +6,7 @@ from collections.abc import Container
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from ringcast_wire import LimitExceededError, PermissionDeniedError, StorePolicy, limits
+from ringcast_wire import POLICY_RANGES, LimitExceededError, PermissionDeniedError, StorePolicy, limits
 
 _SHARES: Final = {
     **dict.fromkeys(("max_release_growth_percent", "max_release_shrink_percent", "max_release_change_percent"), 14),
@@ -17,7 +17,9 @@ _SHARES: Final = {
     "release_partition_tolerance_rows": 15,
 }
 """Those that say something when they are 0."""
-_KNOWN_FROM: Final = {"releases_only": 12, "approvals": 12, "tombstone_retention_ms": 14, **_SHARES}
+_KNOWN_FROM: Final = {"releases_only": 12, "approvals": 12, "tombstone_retention_ms": 14, **_SHARES} | dict.fromkeys(
+    (name for name in POLICY_RANGES if name.startswith("unique_ignoring_")), 15
+)
 """From which version of the schema on a build knows a policy that it must not leave out: what was promised of the store
 would not hold."""
 

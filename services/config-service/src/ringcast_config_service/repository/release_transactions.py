@@ -76,6 +76,8 @@ class ReleaseStatements(NamedTuple):
     release_shares: str
     release_byte_shares: str
     release_partition_shares: str
+    added_ids: str
+    ids_there: str
     set_release_key: str
     release_conflicts: str
     publish_page: str

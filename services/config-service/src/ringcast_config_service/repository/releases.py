@@ -41,6 +41,7 @@ from ringcast_config_service.repository.packing import pack_metadata, unpack_met
 from ringcast_config_service.repository.release_approvals import HOST, check_approved, digest_after, with_approvals
 from ringcast_config_service.repository.release_checks import check_shares, check_values
 from ringcast_config_service.repository.release_draw import draw
+from ringcast_config_service.repository.release_duplicates import check_duplicates
 from ringcast_config_service.repository.release_pins import check_room, with_pin
 from ringcast_config_service.repository.release_proofs import with_proof
 from ringcast_config_service.repository.release_records import (
@@ -213,11 +214,11 @@ def check_publishable(sql: ReleaseStatements, store: str, number: int, staged_ms
     ``staged_ms``: how long it may have been staged.
 
     Raises:
-        ConditionFailedError: a row was written since it was staged, or breaks a schema that is newer; or the release is
-            too old, or in another state.
+        ConditionFailedError: a row was written since it was staged, or breaks a schema that is newer, or has an id that
+            policies of the store take for that of another row; or the release is too old, or in another state.
         KeyDeletedError: one of its keys is deleted.
     """
-    yield from check_store(sql, store)
+    record = yield from check_store(sql, store)
     release = to_only_release((yield Ask(sql.get_release, (store, number))), store, number)
     if release.state in _BUSY:
         return
@@ -231,6 +232,7 @@ def check_publishable(sql: ReleaseStatements, store: str, number: int, staged_ms
     if conflicts := (yield Ask(sql.release_conflicts, (store, number, NAMED_CONFLICTS))):
         raise _conflict(release, conflicts)
     yield from check_values(sql, release)
+    yield from check_duplicates(sql, release, record.policy)
 
 
 def publish(

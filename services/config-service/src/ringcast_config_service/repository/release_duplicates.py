@@ -1,0 +1,136 @@
+"""Row ids that a release adds are held to be unique beyond what normalisation takes away.
+
+What a release adds is compared with every row that its key keeps, and with what else it adds. The databases have no
+such normalisations in common, so all ids of the key are read once, page by page, when the release begins to be
+published; with the rows of the release 8 bytes are kept of each, a hash. What has the same hash is compared as text.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from array import array
+from bisect import bisect_left
+from itertools import pairwise
+from typing import Final
+
+from ringcast_wire import ConditionFailedError, StorePolicy, shown
+
+from ringcast_config_service.repository.release_records import Release
+from ringcast_config_service.repository.release_transactions import Ask, ReleaseStatements, Transaction
+
+_IGNORED: Final = {
+    "unique_ignoring_unicode_form": "Unicode form",
+    "unique_ignoring_case": "case",
+    "unique_ignoring_outer_space": "outer space",
+    "unique_ignoring_trailing_dot": "trailing dot",
+}
+"""The policies, and what each ignores."""
+_PAGE_ROWS: Final = 2_000
+_PARTS: Final = 256
+
+
+class Normal:
+    """What ids are compared by, for the policies of a store."""
+
+    def __init__(self, policy: StorePolicy) -> None:
+        self.policies = [name for name in _IGNORED if getattr(policy, name)]
+        self._form, self._case, self._space, self._dot = (bool(getattr(policy, name)) for name in _IGNORED)
+
+    def of(self, row_id: str) -> str:
+        """Two ids are the same for the policies if and only if this is."""
+        if self._form:
+            row_id = unicodedata.normalize("NFKC", row_id)
+        if self._case:
+            row_id = row_id.casefold()
+            if self._form:  # what is folded need not be normal: the dot of a capital I
+                row_id = unicodedata.normalize("NFKC", row_id)
+        if self._space:
+            row_id = row_id.strip()
+        return row_id.removesuffix(".") if self._dot else row_id
+
+    def refusal(self, release: Release, key: str, one: str, other: str) -> ConditionFailedError:
+        *most, last = (_IGNORED[name] for name in self.policies)
+        ignored = f"{', '.join(most)} and {last} are" if most else f"{last} is"
+        policies = f"polic{'ies' if most else 'y'} {', '.join(self.policies)}"
+        refuse = "refuse" if most else "refuses"
+        return ConditionFailedError(
+            f"{release.place} can't be published, nothing is published: key {key!r} would have the rows {shown(one)} "
+            f"and {shown(other)}, which are the same where {ignored} ignored; the {policies} of the store {refuse} it",
+            field=self.policies[0],
+        )
+
+
+class Hashes:
+    """Hashes of texts, 8 bytes each: in small sorted arrays, so that no more is needed to sort them."""
+
+    def __init__(self) -> None:
+        self._parts = [array("q") for _ in range(_PARTS)]
+
+    def add(self, text: str) -> None:
+        found = hash(text)
+        self._parts[found % _PARTS].append(found)
+
+    def sort(self) -> list[int]:
+        """Has to be called before anything is looked up; returns those that were added twice."""
+        self._parts = [array("q", sorted(part)) for part in self._parts]
+        return [one for part in self._parts for one, other in pairwise(part) if one == other]
+
+    def __contains__(self, text: str) -> bool:
+        wanted = hash(text)
+        part = self._parts[wanted % _PARTS]
+        place = bisect_left(part, wanted)
+        return place < len(part) and part[place] == wanted
+
+
+def check_duplicates(sql: ReleaseStatements, release: Release, policy: StorePolicy) -> Transaction[None]:
+    """Refuses a release that adds a row whose id is, but for what policies ignore, that of another row.
+
+    Rows that are there already and alike stay as they are. A row that the release deletes is no longer there.
+
+    Raises:
+        ConditionFailedError: it adds one; the sentence names both rows.
+    """
+    normal = Normal(policy)
+    if not normal.policies:
+        return
+    for key, added, _, _, _, key_id, *_ in (yield Ask(sql.release_keys, (release.store, release.number))):
+        if not added:
+            continue
+        hashes = Hashes()
+        after = ""
+        while page := (yield _added(sql, release, key, after)):
+            for (row_id,) in page:
+                hashes.add(normal.of(row_id))
+            ((after,),) = page[-1:]
+        for twice in hashes.sort():
+            yield from _compare(sql, release, key, normal, twice)
+        place = (0, "")
+        while key_id is not None and (page := (yield _there(sql, release, key, key_id, place))):
+            for _, row_id, deletes in page:
+                if not deletes and (found := normal.of(row_id)) in hashes:
+                    yield from _compare(sql, release, key, normal, hash(found), row_id)
+            place = page[-1][0], page[-1][1]
+
+
+def _compare(
+    sql: ReleaseStatements, release: Release, key: str, normal: Normal, wanted: int, there: str | None = None
+) -> Transaction[None]:
+    """Looks once more for the rows that the release adds with such a hash, of which the row ``there`` is another."""
+    alike = {} if there is None else {normal.of(there): there}
+    after = ""
+    while page := (yield _added(sql, release, key, after)):
+        for (row_id,) in page:
+            found = normal.of(row_id)
+            if hash(found) != wanted:
+                continue
+            if (other := alike.setdefault(found, row_id)) != row_id:
+                raise normal.refusal(release, key, other, row_id)
+        ((after,),) = page[-1:]
+
+
+def _added(sql: ReleaseStatements, release: Release, key: str, after: str) -> Ask:
+    return Ask(sql.added_ids, (release.store, release.number, key, after, _PAGE_ROWS))
+
+
+def _there(sql: ReleaseStatements, release: Release, key: str, key_id: int, place: tuple[int, str]) -> Ask:
+    return Ask(sql.ids_there, (release.store, release.number, key, key_id, *place, _PAGE_ROWS))

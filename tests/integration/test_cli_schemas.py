@@ -108,6 +108,28 @@ def test_an_avro_schema(cli: Cli, store: str, tmp_path: Path) -> None:
     assert cli.ok("schema", "list", store).out.splitlines()[-1].split()[:4] == ["k", "1", "avro", "enforce"]
 
 
+def test_versions_are_held_to_a_compatibility(cli: Cli, store: str) -> None:
+    closed = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
+    more = closed | {"properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}
+    words = "--compatibility", "backward"
+    said = cli.ok("schema", "register", store, "k", "-", *words, stdin=json.dumps(closed))
+    assert said.out == f"version 1 of the schema of {store}/k: enforce, backward compatible\n"
+    cli.ok("schema", "register", store, "k", "-", stdin=json.dumps(more))
+    back = cli("schema", "register", store, "k", "-", stdin=json.dumps(closed))
+    assert (back.code, back.err) == (
+        1,
+        f"ringcast: definition can't be version 3 of the schema of {store}/k, which has the compatibility backward: "
+        "it can't read all values of version 2: at /properties/b: it is not accepted\n",
+    )
+    found = cli.ok("schema", "mode", store, "k", "--compatibility", "none")
+    assert found.out == f"version 2 of the schema of {store}/k: enforce\n"
+    assert cli.ok("schema", "register", store, "k", "-", "--json", stdin=json.dumps(closed)).document["version"] == 3
+    listed = cli.ok("schema", "list", store, "k", "--json").documents
+    assert [(each["version"], each["compatibility"]) for each in listed] == [(3, "none"), (2, None), (1, None)]
+    nothing = cli("schema", "mode", store, "k")
+    assert (nothing.code, "one of MODE and --compatibility is needed" in nothing.err) == (2, True)
+
+
 def test_a_file_is_validated_here(cli: Cli, store: str, small: Path) -> None:
     data = "row_id,value\n" + "".join(f"r{number},{number}\n" for number in range(30)) + "bad,line,here\n"
     found = cli("schema", "validate", "-", "--format", "csv", "--schema", small, stdin=data)

@@ -72,6 +72,7 @@ FROZEN = [
     "Row",
     "RowRule",
     "SchemaKind",
+    "SchemaCompatibility",
     "SchemaMode",
     "SealHolder",
     "SlotClaim",

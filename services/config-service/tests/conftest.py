@@ -53,8 +53,7 @@ from ringcast_wire.grpc import ConfigServiceStub, error_from_rpc, pb
 from ringcast_wire.owner_records import Entry, Rule, State, Table, encode_state, encode_table
 
 Rows = dict[str, str | None]
-_LOCK_TIMEOUT_MS = 60_000
-"""Longer than the service waits: on a busy machine other instances keep SQLite's file for seconds."""
+_LOCK_TIMEOUT_MS = 60_000  # longer than the service waits: on a busy machine others keep SQLite's file for seconds
 
 
 async def opened(address: str) -> Repository:
@@ -80,6 +79,7 @@ class Bench:
     clock_ms: itertools.count[int] = field(default_factory=lambda: itertools.count(1_000))
 
     STEPS_BACK: ClassVar = {
+        16: ("schema_modes.compatibility",),
         14: ("release_numbers.pinned",),
         13: ("partitions.schema_id", "value_schemas", "schema_modes"),
         12: ("partitions.releases_only", "releases.digest", "release_approvals"),

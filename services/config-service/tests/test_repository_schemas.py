@@ -211,11 +211,11 @@ async def test_versions_and_modes(any_bench: Bench) -> None:
         await repo.schemas.newest("none")
     actions = [(entry.action, entry.key, json.loads(entry.details)) for entry in await audited(any_bench)]
     assert actions == [
-        ("RegisterSchema", "k", {"version": 1, "kind": "json-schema", "mode": "enforce"}),
-        ("RegisterSchema", "k", {"version": 2, "kind": "json-schema", "mode": "enforce"}),
-        ("RegisterSchema", "k", {"version": 3, "kind": "regex", "mode": "enforce"}),
-        ("SetSchemaMode", "k", {"version": 3, "kind": "regex", "mode": "off"}),
-        ("RegisterSchema", "k", {"version": 4, "kind": "json-schema", "mode": "enforce"}),
+        ("RegisterSchema", "k", {"version": 1, "kind": "json-schema", "mode": "enforce", "compatibility": "none"}),
+        ("RegisterSchema", "k", {"version": 2, "kind": "json-schema", "mode": "enforce", "compatibility": "none"}),
+        ("RegisterSchema", "k", {"version": 3, "kind": "regex", "mode": "enforce", "compatibility": "none"}),
+        ("SetSchemaMode", "k", {"version": 3, "kind": "regex", "mode": "off", "compatibility": "none"}),
+        ("RegisterSchema", "k", {"version": 4, "kind": "json-schema", "mode": "enforce", "compatibility": "none"}),
     ]
 
 

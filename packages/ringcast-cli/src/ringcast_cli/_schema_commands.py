@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 from ringcast_client import SchemaInfo, SchemaReport
-from ringcast_wire import InvalidInputError, SchemaKind, SchemaMode, limits, shown
+from ringcast_wire import InvalidInputError, SchemaCompatibility, SchemaKind, SchemaMode, limits, shown
 
 from ringcast_cli import _exit_codes as codes
 from ringcast_cli._client import service_client
@@ -33,6 +33,12 @@ _kind_option = click.option(
     "its JSON encoding; fields with defaults may be left out.",
 )
 
+_compatibility_option = click.option(
+    "--compatibility",
+    type=click.Choice([str(each) for each in SchemaCompatibility]),
+    help="Which schemas may be its versions, this one and those to come [default: as it is, and none for the first].",
+)
+
 
 @click.group()
 @shared_options("service", "timeout")
@@ -50,9 +56,18 @@ def schema() -> None:
     type=click.Choice([str(mode) for mode in SchemaMode]),
     help="What becomes of a value that breaks it [default: as it is, and enforce for the first].",
 )
+@_compatibility_option
 @shared_options("service", "timeout")
 @click.pass_context
-def register(context: click.Context, store: str, key: str, file: str, schema_kind: str, mode: str | None) -> None:
+def register(
+    context: click.Context,
+    store: str,
+    key: str,
+    file: str,
+    schema_kind: str,
+    mode: str | None,
+    compatibility: str | None,
+) -> None:
     """Put the schema in FILE (-: standard input) in force for the values of KEY in STORE.
 
     From then on every write with a value that breaks it is refused, whichever way it comes. KEY need not be there yet.
@@ -66,8 +81,14 @@ def register(context: click.Context, store: str, key: str, file: str, schema_kin
 
     async def run() -> SchemaInfo:
         async with service_client(config) as client:
-            wanted = None if mode is None else SchemaMode(mode)
-            return await client.register_schema(store, key, definition, kind=SchemaKind(schema_kind), mode=wanted)
+            return await client.register_schema(
+                store,
+                key,
+                definition,
+                kind=SchemaKind(schema_kind),
+                mode=None if mode is None else SchemaMode(mode),
+                compatibility=None if compatibility is None else SchemaCompatibility(compatibility),
+            )
 
     _say(store, asyncio.run(run()), config)
 
@@ -121,13 +142,14 @@ def list_schemas(context: click.Context, store: str, key: str | None) -> None:
         for each in found:
             print_json(each)
         return
-    columns = ["key", "version", "kind", "mode", "registered", "by", "reason"]
+    columns = ["key", "version", "kind", "mode", "compatibility", "registered", "by", "reason"]
     rows = [
         [
             each.key,
             str(each.version),
             str(each.kind),
             _mode(each),
+            str(each.compatibility or ""),
             _when(each.registered_at_ms),
             each.author,
             each.reason,
@@ -157,22 +179,36 @@ def show(context: click.Context, store: str, key: str, version: int | None) -> N
 @schema.command()
 @click.argument("store")
 @click.argument("key")
-@click.argument("mode", type=click.Choice([str(mode) for mode in SchemaMode]))
+@click.argument("mode", type=click.Choice([str(mode) for mode in SchemaMode]), required=False)
+@_compatibility_option
 @shared_options("service", "timeout")
 @click.pass_context
-def mode(context: click.Context, store: str, key: str, mode: str) -> None:
-    """Set what becomes of values that break the schema of KEY in STORE.
+def mode(context: click.Context, store: str, key: str, mode: str | None, compatibility: str | None) -> None:
+    """Set what becomes of values that break the schema of KEY in STORE, and which versions may follow.
 
     \b
     enforce  they are refused; only if all rows that are there keep to the schema
     warn     they are written, counted and logged
     off      nobody looks
+
+    \b
+    --compatibility
+    none      any schema may be the next version
+    backward  one that reads all values of the version before
+    forward   one whose values the version before reads
+    full      both
+    backward-transitive, forward-transitive, full-transitive: the same with all versions that are kept
     """
     config = settings_of(context)
+    if mode is None and compatibility is None:
+        raise click.UsageError("one of MODE and --compatibility is needed", context)
 
     async def run() -> SchemaInfo:
         async with service_client(config) as client:
-            return await client.set_schema_mode(store, key, SchemaMode(mode))
+            wanted = None if compatibility is None else SchemaCompatibility(compatibility)
+            return await client.set_schema_mode(
+                store, key, None if mode is None else SchemaMode(mode), compatibility=wanted
+            )
 
     _say(store, asyncio.run(run()), config)
 
@@ -280,7 +316,9 @@ def _say(store: str, found: SchemaInfo, config: CliConfig) -> None:
     if config.json:
         print_json(found)
     else:
-        click.echo(f"version {found.version} of the schema of {store}/{found.key}: {_mode(found)}")
+        mode, compatibility = _mode(found), found.compatibility
+        words = mode if compatibility in (None, SchemaCompatibility.NONE) else f"{mode}, {compatibility} compatible"
+        click.echo(f"version {found.version} of the schema of {store}/{found.key}: {words}")
 
 
 def _mode(found: SchemaInfo) -> str:

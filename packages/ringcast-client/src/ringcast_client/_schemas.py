@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from ringcast_wire import SchemaKind, SchemaMode, names
-from ringcast_wire.grpc import SCHEMA_KINDS, SCHEMA_MODES, pb
+from ringcast_wire import SchemaCompatibility, SchemaKind, SchemaMode, names
+from ringcast_wire.grpc import SCHEMA_COMPATIBILITIES, SCHEMA_KINDS, SCHEMA_MODES, pb
 
 from ringcast_client._calls import Calls
 from ringcast_client._input import where
 
 _KINDS: Final = {number: kind for kind, number in SCHEMA_KINDS.items()}
+_COMPATIBILITIES: Final = {number: each for each, number in SCHEMA_COMPATIBILITIES.items()}
 _MODES: Final = {number: mode for mode, number in SCHEMA_MODES.items()}
 
 
@@ -19,8 +20,8 @@ _MODES: Final = {number: mode for mode, number in SCHEMA_MODES.items()}
 class SchemaInfo:
     """A version of the schema of a key.
 
-    ``mode`` is ``None`` of all but the newest, and ``definition`` is empty in lists. ``author`` has registered it,
-    ``changed_at_ms`` is when its mode was set, 0 where it has none. Times are Unix time.
+    ``mode`` and ``compatibility`` are ``None`` of all but the newest, and ``definition`` is empty in lists. ``author``
+    has registered it, ``changed_at_ms`` is when its mode was set, 0 where it has none. Times are Unix time.
     """
 
     key: str
@@ -32,6 +33,7 @@ class SchemaInfo:
     registered_at_ms: int
     changed_at_ms: int
     definition: str
+    compatibility: SchemaCompatibility | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +70,19 @@ class SchemaCalls:
         *,
         kind: SchemaKind = SchemaKind.JSON_SCHEMA,
         mode: SchemaMode | None = None,
+        compatibility: SchemaCompatibility | None = None,
     ) -> SchemaInfo:
         """Puts a schema for the values of a key in force; the key need not be there yet. Returns it with its version.
 
-        The newest one again changes nothing but the mode; ``None``: as it is, and ``ENFORCE`` for the first. Where it
-        is enforced, no instance stores a value that breaks it from the moment in which this returns. It looks at all
-        rows of the key, about 50,000 a second, so give the client a ``timeout_s`` for that.
+        The newest one again changes nothing but the mode and the compatibility. Of these ``None`` is: as it is, and
+        ``ENFORCE`` and ``NONE`` for the first. ``compatibility`` says what this version has to be to those before it,
+        and those after it to it. Where it is enforced, no instance stores a value that breaks it from the moment in
+        which this returns. It looks at all rows of the key, about 50,000 a second, so give the client a ``timeout_s``
+        for that.
 
         Raises:
-            InvalidInputError: it is no schema, or rows break it that is to be enforced; some of them are named.
+            InvalidInputError: it is no schema, is not as compatible as it has to be, or rows break it that is to be
+                enforced; some of them are named.
             LimitExceededError: 1,000 keys of the store have schemas.
             UnavailableError: the service checks two other keys now, or the rows change too fast.
             UnknownStoreError, StoreDeletedError, KeyDeletedError: there is no such store, or the key is deleted.
@@ -84,6 +90,8 @@ class SchemaCalls:
         request = pb.RegisterSchemaRequest(**where(store, key), kind=SCHEMA_KINDS[kind], definition=definition)
         if mode is not None:
             request.mode = SCHEMA_MODES[mode]
+        if compatibility is not None:
+            request.compatibility = SCHEMA_COMPATIBILITIES[compatibility]
         return _info(await self._calls.unary(self._calls.rpc.RegisterSchema, request))
 
     async def check_schema(
@@ -101,9 +109,21 @@ class SchemaCalls:
         first = (BrokenRow(row.row_id, row.where, row.rule, row.reason, row.found) for row in found.first)
         return SchemaReport(found.rows, found.broken, tuple(first))
 
-    async def set_schema_mode(self, store: str, key: str, mode: SchemaMode) -> SchemaInfo:
-        """Changes what becomes of values that break the schema of a key; raises as :meth:`register_schema`."""
-        request = pb.SetSchemaModeRequest(**where(store, key), mode=SCHEMA_MODES[mode])
+    async def set_schema_mode(
+        self,
+        store: str,
+        key: str,
+        mode: SchemaMode | None = None,
+        *,
+        compatibility: SchemaCompatibility | None = None,
+    ) -> SchemaInfo:
+        """Changes what becomes of values that break the schema of a key, and which versions may follow; ``None``: as
+        it is. Raises as :meth:`register_schema`."""
+        request = pb.SetSchemaModeRequest(**where(store, key))
+        if mode is not None:
+            request.mode = SCHEMA_MODES[mode]
+        if compatibility is not None:
+            request.compatibility = SCHEMA_COMPATIBILITIES[compatibility]
         return _info(await self._calls.unary(self._calls.rpc.SetSchemaMode, request))
 
     async def schemas(self, store: str, key: str = "") -> list[SchemaInfo]:
@@ -140,4 +160,5 @@ def _info(found: pb.KeySchema) -> SchemaInfo:
         registered_at_ms=found.registered_at_ms,
         changed_at_ms=found.changed_at_ms,
         definition=found.definition,
+        compatibility=_COMPATIBILITIES.get(found.compatibility),
     )

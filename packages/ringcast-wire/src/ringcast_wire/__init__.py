@@ -117,7 +117,7 @@ from ringcast_wire._replays import (
 )
 from ringcast_wire._reply_writer import FetchReplyWriter, PlainRow
 from ringcast_wire._rows import check_condition, check_idempotency_key, check_reason, check_row, check_row_id
-from ringcast_wire._schemas import SchemaKind, SchemaMode
+from ringcast_wire._schemas import SchemaCompatibility, SchemaKind, SchemaMode
 from ringcast_wire._waits import event_before, event_within
 
 __all__ = [
@@ -189,6 +189,7 @@ __all__ = [
     "Row",
     "RowRule",
     "SchemaKind",
+    "SchemaCompatibility",
     "SchemaMode",
     "SealHolder",
     "SlotClaim",

@@ -27,7 +27,7 @@ from ringcast_wire._proto.config_pb2_grpc import (
     add_ConfigServiceServicer_to_server,
 )
 from ringcast_wire._releases import ReleaseOutcome, ReleaseState
-from ringcast_wire._schemas import SchemaKind, SchemaMode
+from ringcast_wire._schemas import SchemaCompatibility, SchemaKind, SchemaMode
 from ringcast_wire._service_login import TLS_PREFIX, ServiceLogin, read_tokens
 
 MODES: Final[Mapping[Mode, pb.Mode]] = {mode: getattr(pb, f"MODE_{mode.name}") for mode in Mode}
@@ -59,6 +59,11 @@ SCHEMA_KINDS: Final[Mapping[SchemaKind, pb.SchemaKind]] = {
     kind: getattr(pb, f"SCHEMA_KIND_{kind.name}") for kind in SchemaKind
 }
 """The number that each kind of schema has in protobuf, under the same name."""
+
+SCHEMA_COMPATIBILITIES: Final[Mapping[SchemaCompatibility, pb.SchemaCompatibility]] = {
+    each: getattr(pb, f"SCHEMA_COMPATIBILITY_{each.name}") for each in SchemaCompatibility
+}
+"""The number that each compatibility has in protobuf, under the same name."""
 
 SCHEMA_MODES: Final[Mapping[SchemaMode, pb.SchemaMode]] = {
     mode: getattr(pb, f"SCHEMA_MODE_{mode.name}") for mode in SchemaMode
@@ -176,6 +181,7 @@ __all__ = [
     "MODES",
     "RELEASE_OUTCOMES",
     "RELEASE_STATES",
+    "SCHEMA_COMPATIBILITIES",
     "SCHEMA_KINDS",
     "SCHEMA_MODES",
     "ROLES",

@@ -16,6 +16,8 @@ import jsonschema_rs
 import msgspec
 
 from ringcast_wire import _limits as limits
+from ringcast_wire._compatibility import Budget as Budget
+from ringcast_wire._compatibility import IncompatibleError, compare_avro, compare_json
 from ringcast_wire._errors import InvalidInputError, RowRule, shown
 from ringcast_wire._schemas import SchemaKind
 from ringcast_wire.key_ring import ALGORITHM_FIELD
@@ -40,6 +42,7 @@ _MATCHER_BYTES: Final = limits.MIB
 """What matching one may take besides."""
 _COMPILED: Final = 128
 _MAX_SAID: Final = 150
+_MAX_BREAK: Final = 300
 _MAX_POINTER: Final = 100
 _REFUSED: Final = ("$dynamicRef", "$recursiveRef", "$anchor", "$dynamicAnchor", "$recursiveAnchor")
 _PATTERNS: Final = jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES, dfa_size_limit=_MATCHER_BYTES)
@@ -128,6 +131,23 @@ def value_schema(kind: SchemaKind, definition: str) -> ValueSchema:
         InvalidInputError: as of :class:`ValueSchema`.
     """
     return ValueSchema(kind, definition)
+
+
+def incompatibility(kind: SchemaKind, reader: str, writer: str, budget: Budget) -> str | None:
+    """Why not all values of one schema (``writer``) can be read with another of the same kind (``reader``), or
+    ``None``. Both may be registered."""
+    try:
+        if kind is SchemaKind.AVRO:
+            from ringcast_wire import _avro
+
+            compare_avro(_avro.parse(reader, MAX_DEPTH), _avro.parse(writer, MAX_DEPTH), budget)
+        elif kind is SchemaKind.JSON_SCHEMA:
+            compare_json(narrow=_decode(writer), wide=_decode(reader), budget=budget)
+        elif reader != writer:
+            return "regular expressions are not compared"
+    except IncompatibleError as error:
+        return _cut(str(error), _MAX_BREAK)
+    return None
 
 
 def is_sealed(metadata: Mapping[str, str] | None) -> bool:

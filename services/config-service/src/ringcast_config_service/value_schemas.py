@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from ringcast_wire import (
     EventLog,
     InvalidInputError,
+    SchemaCompatibility,
     SchemaKind,
     SchemaMode,
     UnavailableError,
@@ -19,7 +20,16 @@ from ringcast_wire import (
     limits,
     names,
 )
-from ringcast_wire.schemas import SEALED, Problem, ValueSchema, broken, is_sealed, value_schema
+from ringcast_wire.schemas import (
+    SEALED,
+    Budget,
+    Problem,
+    ValueSchema,
+    broken,
+    incompatibility,
+    is_sealed,
+    value_schema,
+)
 
 from ringcast_config_service.repository import (
     SERVICE,
@@ -193,20 +203,36 @@ class ValueSchemas:
     # Calls
 
     async def register(
-        self, store: str, key: str, kind: SchemaKind, definition: str, mode: SchemaMode | None, by: Authorship = SERVICE
+        self,
+        store: str,
+        key: str,
+        kind: SchemaKind,
+        definition: str,
+        mode: SchemaMode | None,
+        compatibility: SchemaCompatibility | None = None,
+        by: Authorship = SERVICE,
     ) -> KeySchema:
-        """Puts a schema in force; the newest one again changes nothing but the mode.
+        """Puts a schema in force; the newest one again changes nothing but the mode and the compatibility.
 
         Raises:
-            InvalidInputError: it is no schema, or rows break it that is to be enforced.
+            InvalidInputError: it is no schema, is not as compatible as it has to be, or rows break it that is to be
+                enforced.
             UnavailableError: too much is checked at once, or rows change too often.
         """
         value_schema(kind, definition)
-        return await self._change(store, key, kind, definition, mode, by)
+        return await self._change(store, SchemaChange(key, kind, definition, mode, 0, compatibility), by)
 
-    async def set_mode(self, store: str, key: str, mode: SchemaMode, by: Authorship = SERVICE) -> KeySchema:
-        """Changes what becomes of values that break the schema of a key; raises as :meth:`register`."""
-        return await self._change(store, key, None, None, mode, by)
+    async def set_mode(
+        self,
+        store: str,
+        key: str,
+        mode: SchemaMode | None,
+        compatibility: SchemaCompatibility | None = None,
+        by: Authorship = SERVICE,
+    ) -> KeySchema:
+        """Changes what becomes of values that break the schema of a key, and which versions may follow; raises as
+        :meth:`register`."""
+        return await self._change(store, SchemaChange(key, None, None, mode, 0, compatibility), by)
 
     async def check(self, store: str, key: str, kind: SchemaKind, definition: str) -> Report:
         """Looks which rows break a schema, by default the newest of the key."""
@@ -241,21 +267,16 @@ class ValueSchemas:
             raise InvalidInputError(f"{store}/{key} has {what}", field="version" if version else "key")
         return found[0]
 
-    async def _change(
-        self,
-        store: str,
-        key: str,
-        kind: SchemaKind | None,
-        definition: str | None,
-        mode: SchemaMode | None,
-        by: Authorship,
-    ) -> KeySchema:
+    async def _change(self, store: str, wanted: SchemaChange, by: Authorship) -> KeySchema:
         names.check_name("store", store)
-        names.check_name("key", key)
+        key = names.check_name("key", wanted.key)
         for attempt in range(_ATTEMPTS):
             newest = next(iter(await self._schemas.newest(store, key)), None)
-            change = SchemaChange(key, kind, definition, mode, newest.version if newest else 0)
+            compared = wanted.next_compatibility(newest)
+            change = wanted._replace(expected=newest.version if newest else 0, compared=compared)
             try:
+                if newest is not None:
+                    await self._compare(store, change, newest)
                 seen = await self._seen(store, change, newest)
                 found = await self._schemas.change(store, change, seen, by)
             except SchemaRaceError:
@@ -266,6 +287,28 @@ class ValueSchemas:
         self.forget(store)
         log.info("schema.set", store=store, key=key, version=found.version, kind=found.kind, mode=str(found.mode))
         return found
+
+    async def _compare(self, store: str, change: SchemaChange, newest: KeySchema) -> None:
+        """Compares what is to be the next version with the newest, or with all that are kept.
+
+        Raises:
+            InvalidInputError: it is not as compatible as it has to be.
+        """
+        wanted, kind, definition = change.compared, change.kind, change.definition
+        if wanted is SchemaCompatibility.NONE or kind is None or definition is None:
+            return
+        if (newest.kind, newest.definition) == (kind, definition):
+            return
+        budget = Budget()
+        for each in await self._schemas.versions(store, change.key) if wanted.is_transitive else [newest]:
+            for found in await self._schemas.versions(store, change.key, each.version):
+                if (said := _break(wanted, kind, definition, found, budget)) is not None:
+                    raise InvalidInputError(
+                        f"definition can't be version {newest.version + 1} of the schema of {store}/{change.key}, "
+                        f"which has the compatibility {wanted}: {said}",
+                        field="definition",
+                    )
+            await asyncio.sleep(0)
 
     async def _seen(self, store: str, change: SchemaChange, newest: KeySchema | None) -> Seen | None:
         """Looks at the rows that are there, if they have to keep to what is to be enforced.
@@ -323,3 +366,16 @@ class ValueSchemas:
         except UnknownKeyError:
             return Report(0, 0, []), Seen()
         return Report(rows, count, first), Seen(heads.history, heads.heads)
+
+
+def _break(
+    wanted: SchemaCompatibility, kind: SchemaKind, definition: str, before: KeySchema, budget: Budget
+) -> str | None:
+    """What keeps a schema from being as compatible as it has to be with a version before it, or ``None``."""
+    if before.kind != kind:
+        return f"version {before.version} is of the kind {before.kind}"
+    if wanted.is_backward and (said := incompatibility(kind, definition, before.definition, budget)) is not None:
+        return f"it can't read all values of version {before.version}: {said}"
+    if wanted.is_forward and (said := incompatibility(kind, before.definition, definition, budget)) is not None:
+        return f"version {before.version} can't read all of its values: {said}"
+    return None

@@ -52,6 +52,17 @@ class SchemaMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SCHEMA_MODE_WARN: _ClassVar[SchemaMode]
     SCHEMA_MODE_OFF: _ClassVar[SchemaMode]
 
+class SchemaCompatibility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SCHEMA_COMPATIBILITY_UNSPECIFIED: _ClassVar[SchemaCompatibility]
+    SCHEMA_COMPATIBILITY_NONE: _ClassVar[SchemaCompatibility]
+    SCHEMA_COMPATIBILITY_BACKWARD: _ClassVar[SchemaCompatibility]
+    SCHEMA_COMPATIBILITY_BACKWARD_TRANSITIVE: _ClassVar[SchemaCompatibility]
+    SCHEMA_COMPATIBILITY_FORWARD: _ClassVar[SchemaCompatibility]
+    SCHEMA_COMPATIBILITY_FORWARD_TRANSITIVE: _ClassVar[SchemaCompatibility]
+    SCHEMA_COMPATIBILITY_FULL: _ClassVar[SchemaCompatibility]
+    SCHEMA_COMPATIBILITY_FULL_TRANSITIVE: _ClassVar[SchemaCompatibility]
+
 class ReleaseState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     RELEASE_STATE_UNSPECIFIED: _ClassVar[ReleaseState]
@@ -114,6 +125,14 @@ SCHEMA_MODE_UNSPECIFIED: SchemaMode
 SCHEMA_MODE_ENFORCE: SchemaMode
 SCHEMA_MODE_WARN: SchemaMode
 SCHEMA_MODE_OFF: SchemaMode
+SCHEMA_COMPATIBILITY_UNSPECIFIED: SchemaCompatibility
+SCHEMA_COMPATIBILITY_NONE: SchemaCompatibility
+SCHEMA_COMPATIBILITY_BACKWARD: SchemaCompatibility
+SCHEMA_COMPATIBILITY_BACKWARD_TRANSITIVE: SchemaCompatibility
+SCHEMA_COMPATIBILITY_FORWARD: SchemaCompatibility
+SCHEMA_COMPATIBILITY_FORWARD_TRANSITIVE: SchemaCompatibility
+SCHEMA_COMPATIBILITY_FULL: SchemaCompatibility
+SCHEMA_COMPATIBILITY_FULL_TRANSITIVE: SchemaCompatibility
 RELEASE_STATE_UNSPECIFIED: ReleaseState
 RELEASE_STATE_STAGING: ReleaseState
 RELEASE_STATE_STAGED: ReleaseState
@@ -514,7 +533,7 @@ class StorePolicy(_message.Message):
     def __init__(self, max_rows: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_row_bytes: _Optional[int] = ..., max_keys: _Optional[int] = ..., max_rows_per_second: _Optional[int] = ..., burst_rows: _Optional[int] = ..., history_retention_ms: _Optional[int] = ..., releases_only: _Optional[bool] = ..., approvals: _Optional[int] = ..., max_release_growth_percent: _Optional[int] = ..., max_release_shrink_percent: _Optional[int] = ..., max_release_change_percent: _Optional[int] = ..., tombstone_retention_ms: _Optional[int] = ..., max_release_byte_growth_percent: _Optional[int] = ..., max_release_byte_shrink_percent: _Optional[int] = ..., max_release_partition_growth_percent: _Optional[int] = ..., max_release_partition_shrink_percent: _Optional[int] = ..., release_partition_tolerance_rows: _Optional[int] = ..., unique_ignoring_case: _Optional[bool] = ..., unique_ignoring_outer_space: _Optional[bool] = ..., unique_ignoring_unicode_form: _Optional[bool] = ..., unique_ignoring_trailing_dot: _Optional[bool] = ...) -> None: ...
 
 class KeySchema(_message.Message):
-    __slots__ = ("key", "version", "kind", "mode", "author", "reason", "registered_at_ms", "changed_at_ms", "definition")
+    __slots__ = ("key", "version", "kind", "mode", "author", "reason", "registered_at_ms", "changed_at_ms", "definition", "compatibility")
     KEY_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -524,6 +543,7 @@ class KeySchema(_message.Message):
     REGISTERED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     CHANGED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    COMPATIBILITY_FIELD_NUMBER: _ClassVar[int]
     key: str
     version: int
     kind: SchemaKind
@@ -533,21 +553,24 @@ class KeySchema(_message.Message):
     registered_at_ms: int
     changed_at_ms: int
     definition: str
-    def __init__(self, key: _Optional[str] = ..., version: _Optional[int] = ..., kind: _Optional[_Union[SchemaKind, str]] = ..., mode: _Optional[_Union[SchemaMode, str]] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., registered_at_ms: _Optional[int] = ..., changed_at_ms: _Optional[int] = ..., definition: _Optional[str] = ...) -> None: ...
+    compatibility: SchemaCompatibility
+    def __init__(self, key: _Optional[str] = ..., version: _Optional[int] = ..., kind: _Optional[_Union[SchemaKind, str]] = ..., mode: _Optional[_Union[SchemaMode, str]] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., registered_at_ms: _Optional[int] = ..., changed_at_ms: _Optional[int] = ..., definition: _Optional[str] = ..., compatibility: _Optional[_Union[SchemaCompatibility, str]] = ...) -> None: ...
 
 class RegisterSchemaRequest(_message.Message):
-    __slots__ = ("store", "key", "kind", "definition", "mode")
+    __slots__ = ("store", "key", "kind", "definition", "mode", "compatibility")
     STORE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     DEFINITION_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
+    COMPATIBILITY_FIELD_NUMBER: _ClassVar[int]
     store: str
     key: str
     kind: SchemaKind
     definition: str
     mode: SchemaMode
-    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., kind: _Optional[_Union[SchemaKind, str]] = ..., definition: _Optional[str] = ..., mode: _Optional[_Union[SchemaMode, str]] = ...) -> None: ...
+    compatibility: SchemaCompatibility
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., kind: _Optional[_Union[SchemaKind, str]] = ..., definition: _Optional[str] = ..., mode: _Optional[_Union[SchemaMode, str]] = ..., compatibility: _Optional[_Union[SchemaCompatibility, str]] = ...) -> None: ...
 
 class CheckSchemaRequest(_message.Message):
     __slots__ = ("store", "key", "kind", "definition")
@@ -586,14 +609,16 @@ class BrokenRow(_message.Message):
     def __init__(self, row_id: _Optional[str] = ..., where: _Optional[str] = ..., rule: _Optional[str] = ..., reason: _Optional[str] = ..., found: _Optional[str] = ...) -> None: ...
 
 class SetSchemaModeRequest(_message.Message):
-    __slots__ = ("store", "key", "mode")
+    __slots__ = ("store", "key", "mode", "compatibility")
     STORE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
+    COMPATIBILITY_FIELD_NUMBER: _ClassVar[int]
     store: str
     key: str
     mode: SchemaMode
-    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., mode: _Optional[_Union[SchemaMode, str]] = ...) -> None: ...
+    compatibility: SchemaCompatibility
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., mode: _Optional[_Union[SchemaMode, str]] = ..., compatibility: _Optional[_Union[SchemaCompatibility, str]] = ...) -> None: ...
 
 class ListSchemasRequest(_message.Message):
     __slots__ = ("store", "key")

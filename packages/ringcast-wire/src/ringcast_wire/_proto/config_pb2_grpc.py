@@ -417,7 +417,8 @@ class ConfigServiceServicer:
 
     def RegisterSchema(self, request, context):
         """Schemas for the values of a key, which may not be there yet. RegisterSchema adds a version, unless the newest is the
-        same, and it is in force from then on. Where it is enforced every write is refused that has a value which breaks it, of
+        same, and it is in force from then on. It has to be compatible with
+        the versions before, if that is asked for (SchemaCompatibility). Where it is enforced every write is refused that has a value which breaks it, of
         every instance and in every way, also by releases. A schema that rows which are there break can't be enforced: the
         refusal names the first of them, and CheckSchema, which changes nothing, more of them. At most 2 calls that look at
         all rows run at once in an instance, others are refused with UNAVAILABLE.
@@ -433,7 +434,7 @@ class ConfigServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetSchemaMode(self, request, context):
-        """Enforces the schema of a key, or lets values that break it be written.
+        """Enforces the schema of a key, or lets values that break it be written; and says which schemas may follow.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

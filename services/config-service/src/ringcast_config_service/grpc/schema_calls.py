@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from ringcast_service import Context
-from ringcast_wire import SchemaKind, SchemaMode, UnavailableError
-from ringcast_wire.grpc import SCHEMA_KINDS, SCHEMA_MODES, ConfigServiceServicer, pb
+from ringcast_wire import InvalidInputError, SchemaCompatibility, SchemaKind, SchemaMode, UnavailableError
+from ringcast_wire.grpc import SCHEMA_COMPATIBILITIES, SCHEMA_KINDS, SCHEMA_MODES, ConfigServiceServicer, pb
 
 from ringcast_config_service.grpc.callers import caller_of
 from ringcast_config_service.grpc.input import answer
@@ -18,8 +18,14 @@ from ringcast_config_service.value_schemas import Report, ValueSchemas
 _KINDS: Final = {pb.SCHEMA_KIND_UNSPECIFIED: SchemaKind.JSON_SCHEMA} | {
     number: kind for kind, number in SCHEMA_KINDS.items()
 }
-_MODES: Final[dict[int, SchemaMode]] = {number: mode for mode, number in SCHEMA_MODES.items()}
-_MODES_OR_NONE: Final[dict[int, SchemaMode | None]] = {pb.SCHEMA_MODE_UNSPECIFIED: None, **_MODES}
+_MODES: Final[dict[int, SchemaMode | None]] = {
+    pb.SCHEMA_MODE_UNSPECIFIED: None,
+    **{number: mode for mode, number in SCHEMA_MODES.items()},
+}
+_COMPATIBILITIES: Final[dict[int, SchemaCompatibility | None]] = {
+    pb.SCHEMA_COMPATIBILITY_UNSPECIFIED: None,
+    **{number: each for each, number in SCHEMA_COMPATIBILITIES.items()},
+}
 
 
 class SchemaCalls(ConfigServiceServicer):
@@ -31,9 +37,10 @@ class SchemaCalls(ConfigServiceServicer):
     async def RegisterSchema(self, request: pb.RegisterSchemaRequest, context: Context) -> pb.KeySchema:
         async def work() -> pb.KeySchema:
             words = choice("kind", _KINDS, request.kind), request.definition
-            mode = choice("mode", _MODES_OR_NONE, request.mode)
+            mode = choice("mode", _MODES, request.mode)
+            compatibility = choice("compatibility", _COMPATIBILITIES, request.compatibility)
             by = authorship(caller_of(context))
-            return _message(await self._schemas.register(request.store, request.key, *words, mode, by))
+            return _message(await self._schemas.register(request.store, request.key, *words, mode, compatibility, by))
 
         return await answer(context, work())
 
@@ -47,8 +54,11 @@ class SchemaCalls(ConfigServiceServicer):
     async def SetSchemaMode(self, request: pb.SetSchemaModeRequest, context: Context) -> pb.KeySchema:
         async def work() -> pb.KeySchema:
             mode = choice("mode", _MODES, request.mode)
+            compatibility = choice("compatibility", _COMPATIBILITIES, request.compatibility)
+            if mode is None and compatibility is None:
+                raise InvalidInputError("one of mode and compatibility is needed", field="mode")
             by = authorship(caller_of(context))
-            return _message(await self._schemas.set_mode(request.store, request.key, mode, by))
+            return _message(await self._schemas.set_mode(request.store, request.key, mode, compatibility, by))
 
         return await answer(context, work())
 
@@ -81,6 +91,11 @@ def _message(found: KeySchema) -> pb.KeySchema:
         registered_at_ms=found.registered_at_ms,
         changed_at_ms=found.changed_at_ms or 0,
         definition=found.definition,
+        compatibility=(
+            pb.SCHEMA_COMPATIBILITY_UNSPECIFIED
+            if found.compatibility is None
+            else SCHEMA_COMPATIBILITIES[found.compatibility]
+        ),
     )
 
 

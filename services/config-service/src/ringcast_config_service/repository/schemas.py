@@ -11,6 +11,7 @@ from ringcast_wire import (
     InvalidInputError,
     LimitExceededError,
     RowRule,
+    SchemaCompatibility,
     SchemaKind,
     SchemaMode,
     UnavailableError,
@@ -28,6 +29,8 @@ from ringcast_config_service.repository.value_checks import problem_of, to_value
 
 KNOWN_FROM: Final = 13
 """From which version of the database's schema on a build knows of these schemas, so that it enforces them."""
+NEWER_KNOWN_FROM: Final = 16
+"""The same of Avro schemas, and of compatibility."""
 MAX_CHANGED_ROWS: Final = 10_000
 """Rows that a transaction looks at which were written since all rows were checked."""
 NAMED_ROWS: Final = 10
@@ -53,7 +56,8 @@ class InForce(NamedTuple):
 class KeySchema:
     """A version of the schema of a key.
 
-    ``mode`` is ``None`` of all but the newest, and ``definition`` is empty in lists. Times are Unix time.
+    ``mode`` and ``compatibility`` are ``None`` of all but the newest, and ``definition`` is empty in lists. Times
+    are Unix time.
     """
 
     key: str
@@ -64,6 +68,7 @@ class KeySchema:
     registered_at_ms: int
     mode: SchemaMode | None
     changed_at_ms: int | None
+    compatibility: SchemaCompatibility | None
     definition: str
 
 
@@ -92,8 +97,9 @@ class Seen(NamedTuple):
 class SchemaChange(NamedTuple):
     """What is to become of the schema of a key.
 
-    Another version with this definition, or the newest as it is where there is none; and another mode, or the same.
-    ``expected``: the version that it was decided for, 0 for none.
+    Another version with this definition, or the newest as it is where there is none; and another mode and
+    compatibility, or the same. ``expected``: the version that it was decided for, 0 for none; ``compared``: what its
+    definition was found to be.
     """
 
     key: str
@@ -101,6 +107,12 @@ class SchemaChange(NamedTuple):
     definition: str | None
     mode: SchemaMode | None
     expected: int
+    compatibility: SchemaCompatibility | None = None
+    compared: SchemaCompatibility = SchemaCompatibility.NONE
+
+    def next_compatibility(self, newest: KeySchema | None) -> SchemaCompatibility:
+        """What it has to be, and those after it."""
+        return self.compatibility or (newest and newest.compatibility) or SchemaCompatibility.NONE
 
 
 class BrokenRow(NamedTuple):
@@ -124,14 +136,22 @@ class SchemaStep(NamedTuple):
     kind: str
     definition: str
     mode: SchemaMode
+    compatibility: SchemaCompatibility
     is_new: bool
     changes: bool
     enforces: bool
     """The rows that are there have to keep to it, and were not held to it before."""
 
+    @property
+    def known_from(self) -> int:
+        """What a build has to know of to hold writes and versions to it."""
+        is_newer = self.kind == SchemaKind.AVRO or self.compatibility is not SchemaCompatibility.NONE
+        return NEWER_KNOWN_FROM if is_newer else KNOWN_FROM
+
     def fact(self, by: Authorship, store: str, key: str) -> AuditFact:
         """What the audit log says of it."""
-        action, details = ("RegisterSchema" if self.is_new else "SetSchemaMode"), {"kind": self.kind, "mode": self.mode}
+        action = "RegisterSchema" if self.is_new else "SetSchemaMode"
+        details = {"kind": self.kind, "mode": self.mode, "compatibility": self.compatibility}
         return audit.fact(by, action, store, key, outcome="done", version=self.version, **details)
 
     def checked(self, place: str, records: Iterable[Sequence[str | None]]) -> None:
@@ -155,7 +175,7 @@ def decide(place: str, newest: KeySchema | None, change: SchemaChange) -> Schema
     """What a change comes to.
 
     Raises:
-        InvalidInputError: there is no schema to change the mode of.
+        InvalidInputError: there is no schema to change the mode of, or it can't be compared with others.
         SchemaRaceError: it was decided for another version.
     """
     if (newest.version if newest else 0) != change.expected:
@@ -169,10 +189,19 @@ def decide(place: str, newest: KeySchema | None, change: SchemaChange) -> Schema
     else:
         kind, definition = change.kind, change.definition
         is_new = newest is None or (newest.kind, newest.definition) != (kind, definition)
+    compatibility = change.next_compatibility(newest)
+    if is_new and newest is not None and compatibility is not change.compared:
+        raise SchemaRaceError
+    if kind == SchemaKind.REGEX and compatibility is not SchemaCompatibility.NONE:
+        raise InvalidInputError(
+            f"compatibility {compatibility} is not possible for {place}: regular expressions are not compared, so "
+            "theirs is none",
+            field="compatibility",
+        )
     version = change.expected + is_new
-    changes = is_new or mode is not before
-    enforces = mode is SchemaMode.ENFORCE and changes
-    return SchemaStep(version, kind, definition, mode, is_new, changes, enforces)
+    enforces = mode is SchemaMode.ENFORCE and (is_new or mode is not before)
+    changes = is_new or mode is not before or newest is None or compatibility is not newest.compatibility
+    return SchemaStep(version, kind, definition, mode, compatibility, is_new, changes, enforces)
 
 
 def check_schema_count(place: str, count: int) -> None:
@@ -201,7 +230,10 @@ def rows_break(place: str, count: int, bad: Sequence[BrokenRow]) -> InvalidInput
 def to_key_schema(record: Record) -> KeySchema:
     """From the columns of ``schema_columns``."""
     found = KeySchema(*record)
-    return replace(found, mode=None if found.mode is None else SchemaMode(found.mode))
+    if found.mode is None:
+        return found
+    compatibility = SchemaCompatibility(found.compatibility or SchemaCompatibility.NONE)
+    return replace(found, mode=SchemaMode(found.mode), compatibility=compatibility)
 
 
 def to_in_force(records: Iterable[Record]) -> dict[str, InForce]:

@@ -87,8 +87,8 @@ async def _change(db: Connection, store: str, change: SchemaChange, seen: Seen |
     if key_id is not None:  # also where it says so already: an older build may have made heads without
         await db.execute(Sql.SET_SCHEMA, key_id, schema_id if step.mode is SchemaMode.ENFORCE else None)
     if step.changes:
-        await db.execute(Sql.SET_SCHEMA_MODE, store, change.key, schema_id, step.mode)
-        await db.execute(Sql.RAISE_USABLE_FROM, schemas.KNOWN_FROM)
+        await db.execute(Sql.SET_SCHEMA_MODE, store, change.key, schema_id, step.mode, step.compatibility)
+        await db.execute(Sql.RAISE_USABLE_FROM, step.known_from)
         await add_facts(db, [step.fact(by, store, change.key)])
     return schemas.to_key_schema(await db.fetchrow(Sql.KEY_SCHEMAS, store, change.key))
 

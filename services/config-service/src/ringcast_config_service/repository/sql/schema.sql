@@ -84,13 +84,15 @@ CREATE TABLE IF NOT EXISTS value_schemas (
     UNIQUE (store, config_key, version)
 );
 
--- The schema of a key that is in force, and what becomes of values that break it: 'enforce', 'warn' or 'off'.
+-- The schema of a key that is in force, and what becomes of values that break it: 'enforce', 'warn' or 'off'. Null as
+-- compatibility is 'none'.
 CREATE TABLE IF NOT EXISTS schema_modes (
     store {text} NOT NULL,
     config_key {text} NOT NULL,
     schema_id BIGINT NOT NULL,
     mode TEXT NOT NULL,
     changed_at_ms BIGINT NOT NULL,
+    compatibility TEXT,
     PRIMARY KEY (store, config_key)
 );
 

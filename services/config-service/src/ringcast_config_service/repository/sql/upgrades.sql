@@ -230,3 +230,8 @@ UPDATE schema_version SET version = 14 WHERE version = 13
 -- UPGRADE_15 --
 -- Releases are held to more policies. Nothing is stored in another way: builds that do not know them have a lower number.
 UPDATE schema_version SET version = 15 WHERE version = 14
+
+-- UPGRADE_16 --
+-- Versions of schemas of values are held to a compatibility.
+ALTER TABLE schema_modes ADD COLUMN {if_not_exists} compatibility TEXT;
+UPDATE schema_version SET version = 16 WHERE version = 15

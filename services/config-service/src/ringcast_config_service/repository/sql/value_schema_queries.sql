@@ -3,9 +3,9 @@
 ---- Fragments ----
 
 -- schema_columns --
--- A version of the schema of a key, in the order of KeySchema, without its definition, which comes last. The mode is that
--- of the newest version, null of all others.
-s.config_key, s.version, s.kind, s.author, s.reason, s.registered_at_ms, m.mode, m.changed_at_ms
+-- A version of the schema of a key, in the order of KeySchema, without its definition, which comes last. Mode and
+-- compatibility are those of the newest version, null of all others.
+s.config_key, s.version, s.kind, s.author, s.reason, s.registered_at_ms, m.mode, m.changed_at_ms, m.compatibility
 
 -- schemas_and_modes --
 -- Each version, with what is in force.
@@ -75,10 +75,12 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, {now_ms})
 DELETE FROM value_schemas WHERE store = $1 AND config_key = $2 AND version <= $3
 
 -- SET_SCHEMA_MODE --
--- Puts the schema with the id $3 in force for the key $2 of the store $1, with the mode $4.
-INSERT INTO schema_modes (store, config_key, schema_id, mode, changed_at_ms) VALUES ($1, $2, $3, $4, {now_ms})
+-- Puts the schema with the id $3 in force for the key $2 of the store $1, with the mode $4 and the compatibility $5.
+INSERT INTO schema_modes (store, config_key, schema_id, mode, changed_at_ms, compatibility)
+VALUES ($1, $2, $3, $4, {now_ms}, $5)
 ON CONFLICT (store, config_key) DO UPDATE
-SET schema_id = excluded.schema_id, mode = excluded.mode, changed_at_ms = excluded.changed_at_ms
+SET schema_id = excluded.schema_id, mode = excluded.mode, changed_at_ms = excluded.changed_at_ms,
+    compatibility = excluded.compatibility
 
 -- SET_SCHEMA --
 -- Notes in all heads of a key the schema that is enforced for it.

@@ -79,8 +79,8 @@ def _change(db: sqlite3.Connection, store: str, change: SchemaChange, seen: Seen
         fill_heads(db, key_id, partition_count, NO_CAPS)
         db.execute(Sql.SET_SCHEMA, (key_id, schema_id if step.mode is SchemaMode.ENFORCE else None))
     if step.changes:
-        db.execute(Sql.SET_SCHEMA_MODE, (store, change.key, schema_id, step.mode))
-        db.execute(Sql.RAISE_USABLE_FROM, (schemas.KNOWN_FROM,))
+        db.execute(Sql.SET_SCHEMA_MODE, (store, change.key, schema_id, step.mode, step.compatibility))
+        db.execute(Sql.RAISE_USABLE_FROM, (step.known_from,))
         add_facts(db, [step.fact(by, store, change.key)])
     return schemas.to_key_schema(db.execute(Sql.KEY_SCHEMAS, (store, change.key)).fetchone())
 

@@ -16,8 +16,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-MAX_STEPS: Final = 100_000
-"""Pairs of parts that one comparison looks at: less than a second."""
+MAX_STEPS: Final = 50_000
+"""Pairs of parts that one comparison looks at: about a second."""
 
 _ANNOTATIONS: Final = frozenset(
     {"$schema", "$id", "id", "$comment", "$defs", "definitions", "title", "description", "default", "examples"}

@@ -142,7 +142,9 @@ ROOMS = (
             ("oidc", ("watched_file", "caller")),
             ("logins", ("oidc", "security", "caller")),
             ("repository", ("permits",)),
-            ("promql", ()),
+            ("endpoints", ()),
+            ("promql", ("endpoints",)),
+            ("external_check", ("endpoints", "repository")),
             ("telemetry", ("repository", "refusals", "promql", "broker_state")),
             ("member", ("telemetry",)),
             ("maintenance", ("telemetry", "repository")),
@@ -159,7 +161,13 @@ ROOMS = (
             ("policies", ("repository",)),
             ("value_schemas", ("telemetry", "repository")),
             ("gates", ("promql", "proof", "proofs", "repository")),
-            ("releases", ("gates", "promql", "histories", "writes", "value_schemas", "telemetry", "repository")),
+            (
+                "releases",
+                (
+                    *("gates", "promql", "external_check", "histories", "writes", "value_schemas", "telemetry"),
+                    "repository",
+                ),
+            ),
             (
                 "handlers",
                 (

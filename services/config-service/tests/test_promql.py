@@ -134,7 +134,7 @@ async def server() -> AsyncIterator[Server]:
 
 def asking(url: str, **files: str) -> Conditions:
     settings = PromqlSettings(url=url, **files)
-    settings.check()
+    settings.endpoint.check()
     return Conditions(settings, Counter())
 
 
@@ -291,6 +291,6 @@ async def test_what_can_not_be_met_is_refused_before_anything_is_published(serve
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        PromqlSettings(**settings).check()
+        PromqlSettings(**settings).endpoint.check()
     assert str(refused.value).startswith(sentence)
     assert "secret" not in str(refused.value)

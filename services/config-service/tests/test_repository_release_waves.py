@@ -198,7 +198,7 @@ async def test_a_release_that_is_published_all_at_once_gets_no_waves(bench: Benc
     with pytest.raises(ConditionFailedError, match="can't be paused: it is publishing"):
         await releases.pause("s", 1, BY)
     with pytest.raises(InvalidInputError, match="waves 50 are not allowed"):
-        await Releases(bench.repo, None, None, None, staged_ms=DAY_MS).publish("s", 1, BY, (50,))  # type: ignore[arg-type]
+        await Releases(bench.repo, None, None, None, None, staged_ms=DAY_MS).publish("s", 1, BY, (50,))  # type: ignore[arg-type]
 
 
 async def test_a_release_that_is_being_published_keeps_its_waves_and_its_gate(bench: Bench) -> None:

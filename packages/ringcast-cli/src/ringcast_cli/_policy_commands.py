@@ -45,6 +45,7 @@ _HELP: Final = {
     "unique_ignoring_outer_space": "The same of white space at both ends",
     "unique_ignoring_unicode_form": "The same of the Unicode form, by NFKC",
     "unique_ignoring_trailing_dot": "The same of one dot at the end",
+    "external_check": "A release is published only when the external check of the service allows it",
     "history_retention_ms": "How long revisions are kept once they were replaced, in place of the service's setting",
     "tombstone_retention_ms": "How long tombstones of deleted rows are kept, in place of the service's setting",
 }

@@ -47,6 +47,8 @@ class StorePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     ``unique_ignoring_…``: a release adds no row whose id is the same as that of another row of its key once case (by
     Unicode case folding), white space at both ends, the Unicode form (NFKC) or one dot at the end is ignored; with
     several, once all of them are.
+
+    ``external_check``: a release is published only when the server allows it that the operator of the service names.
     """
 
     max_rows: int | None = None
@@ -71,6 +73,7 @@ class StorePolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     unique_ignoring_outer_space: bool | None = None
     unique_ignoring_unicode_form: bool | None = None
     unique_ignoring_trailing_dot: bool | None = None
+    external_check: bool | None = None
 
 
 NO_POLICY: Final = StorePolicy()
@@ -97,6 +100,7 @@ POLICY_RANGES: Final[dict[str, tuple[int, int]]] = {
     "unique_ignoring_outer_space": (False, True),
     "unique_ignoring_unicode_form": (False, True),
     "unique_ignoring_trailing_dot": (False, True),
+    "external_check": (False, True),
 }
 """The lowest and the highest value of each policy."""
 

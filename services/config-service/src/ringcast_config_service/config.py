@@ -24,6 +24,7 @@ from ringcast_wire import InvalidInputError, NatsLogin
 from ringcast_wire.prometheus import OFF, parse_listen
 
 from ringcast_config_service.callout.settings import CalloutSettings
+from ringcast_config_service.external_check import ExternalCheckSettings
 from ringcast_config_service.grpc.connections import ConnectionSettings
 from ringcast_config_service.nats.streams import StreamSizes
 from ringcast_config_service.oidc.settings import OidcSettings
@@ -120,6 +121,7 @@ class Config:
     security: Security = field(default_factory=Security)
     oidc: OidcSettings = field(default_factory=OidcSettings)
     promql: PromqlSettings = field(default_factory=PromqlSettings)
+    external_check: ExternalCheckSettings = field(default_factory=ExternalCheckSettings)
     callout: CalloutSettings = field(default_factory=CalloutSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     nats_replicas: int = setting(1, "Copies of each stream and bucket in a NATS cluster.", allowed=between(1, 5))
@@ -146,6 +148,7 @@ class Config:
             raise ConfigError(f"nats: {error}") from error
         self.security.check()
         self.oidc.check(uses_tls=self.security.uses_tls)
-        self.promql.check()
+        self.promql.endpoint.check()
+        self.external_check.endpoint.check()
         self.callout.check()
         self.cluster.check()

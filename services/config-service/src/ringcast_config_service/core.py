@@ -13,6 +13,7 @@ from ringcast_wire import EventLog, RingcastError
 from ringcast_config_service.access import Access
 from ringcast_config_service.audit import AuditTrail
 from ringcast_config_service.config import Config
+from ringcast_config_service.external_check import ExternalCheck
 from ringcast_config_service.gates import Gates
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.histories import Histories
@@ -102,7 +103,12 @@ class Core:
             kept_ms=config.release_retention_ms,
         )
         self.releases = Releases(
-            repository, self._release_work, self.schemas, conditions, staged_ms=config.staged_retention_ms
+            repository,
+            self._release_work,
+            self.schemas,
+            conditions,
+            ExternalCheck(config.external_check),
+            staged_ms=config.staged_retention_ms,
         )
         self.fetches = FetchServer(
             nc, self.handlers, at_once=config.fetches, waiting=config.waiting_fetches, telemetry=telemetry

@@ -30,6 +30,7 @@ from ringcast_wire import (
     shown,
 )
 
+from ringcast_config_service.external_check import ExternalCheck
 from ringcast_config_service.gates import Gates
 from ringcast_config_service.histories import Histories
 from ringcast_config_service.promql.conditions import Conditions
@@ -90,12 +91,14 @@ class Releases:
         work: ReleaseWork,
         schemas: ValueSchemas,
         conditions: Conditions,
+        external: ExternalCheck,
         *,
         staged_ms: int,
     ) -> None:
         self._schemas = schemas
         self._releases = repository.releases
         self._conditions = conditions
+        self._external = external
         self._stores = repository.stores
         self._work = work
         self._staged_ms = staged_ms
@@ -186,7 +189,8 @@ class Releases:
         """Begins to publish a release, in waves if there are any, with a gate behind each; again: changes nothing, and
         this instance works at it.
 
-        PromQL conditions of the gate are asked before: with what can't be met nothing is published.
+        PromQL conditions of the gate are asked before, and the external check where the policy of the store wants it:
+        with what can't be met, or is not allowed, nothing is published.
         """
         words = names.check_name("store", store), number, self._staged_ms, by
         rollout = check_waves(waves), check_gate(gate, waves)
@@ -194,7 +198,18 @@ class Releases:
             release = await self._releases.get(store, number)
             if release.state is ReleaseState.STAGED:
                 await self._conditions.check(release.place, gate.promql)
-        return self._begun(await self._releases.publish(*words, *rollout), by)
+        allowed = await self._is_allowed(store, number)
+        return self._begun(await self._releases.publish(*words, *rollout, allowed=allowed), by)
+
+    async def _is_allowed(self, store: str, number: int) -> bool:
+        """Whether the external check has allowed what is staged; false where it needs not be asked."""
+        if not (await self._stores.get_record(store)).policy.external_check:
+            return False
+        release = await self._releases.get(store, number)
+        if release.state is not ReleaseState.STAGED:
+            return False
+        await self._external.check(release)
+        return True
 
     async def approve(self, store: str, number: int, by: Authorship, digest: str = "") -> Release:
         """Notes that a principal approves what is staged as a release; ``digest``: of what it has seen, empty: any."""

@@ -485,7 +485,7 @@ class Store(_message.Message):
     def __init__(self, name: _Optional[str] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., hash: _Optional[str] = ..., inline_max_bytes: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[KeyInfo, _Mapping]]] = ..., history_id: _Optional[str] = ..., deletion: _Optional[_Union[Deletion, _Mapping]] = ..., lease_ttl_ms: _Optional[int] = ..., call_bound_ms: _Optional[int] = ..., migration: _Optional[_Union[Migration, _Mapping]] = ...) -> None: ...
 
 class StorePolicy(_message.Message):
-    __slots__ = ("max_rows", "max_bytes", "max_row_bytes", "max_keys", "max_rows_per_second", "burst_rows", "history_retention_ms", "releases_only", "approvals", "max_release_growth_percent", "max_release_shrink_percent", "max_release_change_percent", "tombstone_retention_ms", "max_release_byte_growth_percent", "max_release_byte_shrink_percent", "max_release_partition_growth_percent", "max_release_partition_shrink_percent", "release_partition_tolerance_rows", "unique_ignoring_case", "unique_ignoring_outer_space", "unique_ignoring_unicode_form", "unique_ignoring_trailing_dot")
+    __slots__ = ("max_rows", "max_bytes", "max_row_bytes", "max_keys", "max_rows_per_second", "burst_rows", "history_retention_ms", "releases_only", "approvals", "max_release_growth_percent", "max_release_shrink_percent", "max_release_change_percent", "tombstone_retention_ms", "max_release_byte_growth_percent", "max_release_byte_shrink_percent", "max_release_partition_growth_percent", "max_release_partition_shrink_percent", "release_partition_tolerance_rows", "unique_ignoring_case", "unique_ignoring_outer_space", "unique_ignoring_unicode_form", "unique_ignoring_trailing_dot", "external_check")
     MAX_ROWS_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_ROW_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -508,6 +508,7 @@ class StorePolicy(_message.Message):
     UNIQUE_IGNORING_OUTER_SPACE_FIELD_NUMBER: _ClassVar[int]
     UNIQUE_IGNORING_UNICODE_FORM_FIELD_NUMBER: _ClassVar[int]
     UNIQUE_IGNORING_TRAILING_DOT_FIELD_NUMBER: _ClassVar[int]
+    EXTERNAL_CHECK_FIELD_NUMBER: _ClassVar[int]
     max_rows: int
     max_bytes: int
     max_row_bytes: int
@@ -530,7 +531,8 @@ class StorePolicy(_message.Message):
     unique_ignoring_outer_space: bool
     unique_ignoring_unicode_form: bool
     unique_ignoring_trailing_dot: bool
-    def __init__(self, max_rows: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_row_bytes: _Optional[int] = ..., max_keys: _Optional[int] = ..., max_rows_per_second: _Optional[int] = ..., burst_rows: _Optional[int] = ..., history_retention_ms: _Optional[int] = ..., releases_only: _Optional[bool] = ..., approvals: _Optional[int] = ..., max_release_growth_percent: _Optional[int] = ..., max_release_shrink_percent: _Optional[int] = ..., max_release_change_percent: _Optional[int] = ..., tombstone_retention_ms: _Optional[int] = ..., max_release_byte_growth_percent: _Optional[int] = ..., max_release_byte_shrink_percent: _Optional[int] = ..., max_release_partition_growth_percent: _Optional[int] = ..., max_release_partition_shrink_percent: _Optional[int] = ..., release_partition_tolerance_rows: _Optional[int] = ..., unique_ignoring_case: _Optional[bool] = ..., unique_ignoring_outer_space: _Optional[bool] = ..., unique_ignoring_unicode_form: _Optional[bool] = ..., unique_ignoring_trailing_dot: _Optional[bool] = ...) -> None: ...
+    external_check: bool
+    def __init__(self, max_rows: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_row_bytes: _Optional[int] = ..., max_keys: _Optional[int] = ..., max_rows_per_second: _Optional[int] = ..., burst_rows: _Optional[int] = ..., history_retention_ms: _Optional[int] = ..., releases_only: _Optional[bool] = ..., approvals: _Optional[int] = ..., max_release_growth_percent: _Optional[int] = ..., max_release_shrink_percent: _Optional[int] = ..., max_release_change_percent: _Optional[int] = ..., tombstone_retention_ms: _Optional[int] = ..., max_release_byte_growth_percent: _Optional[int] = ..., max_release_byte_shrink_percent: _Optional[int] = ..., max_release_partition_growth_percent: _Optional[int] = ..., max_release_partition_shrink_percent: _Optional[int] = ..., release_partition_tolerance_rows: _Optional[int] = ..., unique_ignoring_case: _Optional[bool] = ..., unique_ignoring_outer_space: _Optional[bool] = ..., unique_ignoring_unicode_form: _Optional[bool] = ..., unique_ignoring_trailing_dot: _Optional[bool] = ..., external_check: _Optional[bool] = ...) -> None: ...
 
 class KeySchema(_message.Message):
     __slots__ = ("key", "version", "kind", "mode", "author", "reason", "registered_at_ms", "changed_at_ms", "definition", "compatibility")

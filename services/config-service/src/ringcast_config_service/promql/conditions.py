@@ -14,7 +14,8 @@ import aiohttp
 import msgspec
 from ringcast_wire import ConditionFailedError, EventLog, InvalidInputError, UnavailableError, shown
 
-from ringcast_config_service.promql.settings import PrometheusLogin, PromqlSettings
+from ringcast_config_service.endpoints import EndpointLogin, NoAnswerError, post, read_login, session
+from ringcast_config_service.promql.settings import PromqlSettings
 
 log = EventLog(logging.getLogger(__name__))
 
@@ -22,6 +23,7 @@ QUERY_S: Final = 2.0
 """How long an answer is waited for: as long as for those of workers, since both belong to one look at a gate."""
 MAX_ANSWER_BYTES: Final = 64 * 1024
 """An answer has one number. A larger one is of many series, each with its labels."""
+_SERVER: Final = "Prometheus"
 _SHOWN_CHARS: Final = 80
 _SHOWN_ERROR_CHARS: Final = 200
 
@@ -117,48 +119,27 @@ class Conditions:
         if not self._settings.url:
             return [Answer(Outcome.NO_ANSWER, "the service has no Prometheus (--prometheus-url)")] * len(conditions)
         try:
-            login = await asyncio.to_thread(self._settings.login)
-        except InvalidInputError as error:
-            why = "the service can't read its login for Prometheus"
-            return [Answer(Outcome.NO_ANSWER, why, str(error))] * len(conditions)
-        # What is not unpacked can't become larger than the limit that is looked at.
-        connector = aiohttp.TCPConnector(limit=len(conditions), force_close=True)
-        async with aiohttp.ClientSession(
-            connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
-        ) as session:
-            return await asyncio.gather(*(self._one(session, login, condition) for condition in conditions))
+            login = await read_login(self._settings.endpoint, _SERVER)
+        except NoAnswerError as error:
+            return [Answer(Outcome.NO_ANSWER, str(error), error.detail)] * len(conditions)
+        async with session(len(conditions)) as client:
+            return await asyncio.gather(*(self._one(client, login, condition) for condition in conditions))
 
-    async def _one(self, session: aiohttp.ClientSession, login: PrometheusLogin, condition: str) -> Answer:
-        try:
-            status, data = await self._fetch(session, login, condition)
-        except TimeoutError:
-            return Answer(Outcome.NO_ANSWER, f"Prometheus does not answer within {QUERY_S:g} s")
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            return Answer(Outcome.NO_ANSWER, _problem(error), shown(str(error), _SHOWN_ERROR_CHARS))
-        if len(data) > MAX_ANSWER_BYTES:
-            return Answer(Outcome.NO_ANSWER, f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
-        return to_answer(status, data)
-
-    async def _fetch(self, session: aiohttp.ClientSession, login: PrometheusLogin, condition: str) -> tuple[int, bytes]:
-        headers = {"Accept-Encoding": "identity"}
-        if login.token:
-            headers["Authorization"] = f"Bearer {login.token}"
+    async def _one(self, client: aiohttp.ClientSession, login: EndpointLogin, condition: str) -> Answer:
         form = {"query": condition, "timeout": f"{QUERY_S:g}s"}
-        # A redirect could lead to an address that nobody has allowed.
-        async with session.post(
-            self._url,
-            data=form,
-            headers=headers,
-            allow_redirects=False,
-            ssl=login.tls,
-            timeout=aiohttp.ClientTimeout(total=QUERY_S),
-        ) as answer:
-            data = bytearray()
-            async for part in answer.content.iter_chunked(16_384):
-                data += part
-                if len(data) > MAX_ANSWER_BYTES:
-                    break
-            return answer.status, bytes(data)
+        try:
+            status, data = await post(
+                client,
+                self._url,
+                login,
+                data=form,
+                server=_SERVER,
+                timeout_s=QUERY_S,
+                max_bytes=MAX_ANSWER_BYTES,
+            )
+        except NoAnswerError as error:
+            return Answer(Outcome.NO_ANSWER, str(error), error.detail)
+        return to_answer(status, data)
 
 
 def to_answer(status: int, data: bytes) -> Answer:
@@ -185,14 +166,6 @@ def sentence_of(number: int, conditions: Sequence[str], answer: Answer) -> str:
     name = f"PromQL condition {number + 1}" if len(conditions) > 1 else "PromQL condition"
     said = f"{name} {shown(conditions[number], _SHOWN_CHARS)}"
     return f"{said} is not met: it is 0" if answer.outcome is Outcome.NOT_MET else f"{said}: {answer.why}"
-
-
-def _problem(error: Exception) -> str:
-    if isinstance(error, aiohttp.ClientSSLError | aiohttp.ClientConnectorCertificateError):
-        return "the certificate of Prometheus is not accepted"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return "Prometheus can't be reached"
-    return f"Prometheus does not answer as it should ({type(error).__name__})"
 
 
 def _of_result(kind: str, result: Any) -> Answer:

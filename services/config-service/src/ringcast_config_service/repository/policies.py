@@ -17,9 +17,14 @@ _SHARES: Final = {
     "release_partition_tolerance_rows": 15,
 }
 """Those that say something when they are 0."""
-_KNOWN_FROM: Final = {"releases_only": 12, "approvals": 12, "tombstone_retention_ms": 14, **_SHARES} | dict.fromkeys(
-    (name for name in POLICY_RANGES if name.startswith("unique_ignoring_")), 15
-)
+_KNOWN_FROM: Final = {
+    "releases_only": 12,
+    "approvals": 12,
+    "tombstone_retention_ms": 15,
+    **_SHARES,
+    **dict.fromkeys((name for name in POLICY_RANGES if name.startswith("unique_ignoring_")), 15),
+    "external_check": 16,
+}
 """From which version of the schema on a build knows a policy that it must not leave out: what was promised of the store
 would not hold."""
 

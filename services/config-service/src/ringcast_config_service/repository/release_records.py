@@ -231,13 +231,16 @@ class ReleaseRepository(Protocol):
         by: Authorship,
         waves: Sequence[int] = (),
         gate: ReleaseGate = DEFAULT_GATE,
+        *,
+        allowed: bool = False,
     ) -> Release:
         """Lets a release be published that was staged for ``staged_ms`` at most; :meth:`step` does it.
 
         ``waves``: percents of its partitions, rising to 100; empty: all at once. :meth:`pass_gate` leads from one wave
-        to the next. ``gate``: what has to hold then.
+        to the next. ``gate``: what has to hold then. ``allowed``: the external check has allowed what is staged.
 
         Raises:
+            UnavailableError: it has not been asked, and the store wants that.
             ConditionFailedError: a row was written since, or the release has too few approvals, or is in a state in
                 which it can't be.
             KeyDeletedError: one of its keys is deleted.

@@ -243,16 +243,18 @@ def publish(
     waves: Sequence[int],
     partitions: Sequence[int],
     gate: ReleaseGate,
+    allowed: bool,
 ) -> Transaction[Release]:
     """Lets a staged release be published; one that is being published, or was, stays as it is.
 
     A row that is written from :func:`check_publishable` on is skipped when its turn comes. ``partitions``: those that
-    it writes to, for ``waves``.
+    it writes to, for ``waves``. ``allowed``: the external check has allowed it.
 
     Raises:
         ConditionFailedError: the release is in another state, or is published without waves, or in others, or has too
             few approvals.
         LimitExceededError: it changes more of a key than the policies of the store allow.
+        UnavailableError: the store wants an external check, since a moment ago.
     """
     _, release = yield from locked(sql, store, number)
     if release.state in _BUSY:
@@ -262,6 +264,10 @@ def publish(
     if release.state is not ReleaseState.STAGED:
         raise wrong_state(release, "published")
     policy = yield from check_approved(sql, release)
+    if policy.external_check and not allowed:
+        raise UnavailableError(
+            f"{release.place} can't be published: the policy external_check of its store was set just now, try again"
+        )
     yield from check_shares(sql, release, policy, "published")
     if not waves:
         return (yield from begin(sql, release, ReleaseState.PUBLISHING, PUBLISH, 0, by, "PublishRelease"))

@@ -60,10 +60,14 @@ class TransactedReleases(ABC):
         by: Authorship,
         waves: Sequence[int] = (),
         gate: ReleaseGate = DEFAULT_GATE,
+        *,
+        allowed: bool = False,
     ) -> Release:
         await self._read(lambda: releases.check_publishable(self._sql, store, number, staged_ms))
         partitions = await self._read(lambda: release_waves.partitions(self._sql, store, number)) if waves else []
-        return await self._call(lambda: releases.publish(self._sql, store, number, by, waves, partitions, gate))
+        return await self._call(
+            lambda: releases.publish(self._sql, store, number, by, waves, partitions, gate, allowed)
+        )
 
     async def approve(self, store: str, number: int, by: Authorship, digest: str = "") -> Release:
         return await self._call(lambda: release_approvals.approve(self._sql, store, number, by, digest))

@@ -55,6 +55,21 @@ async def agent_cut_off(site: Site) -> AsyncGenerator[None, None]:
             await off(link.resume)
 
 
+@drill("RingcastAgentWorkersLost", companions=GONE, shape=Shape.SMALL)
+async def worker_of_an_agent_killed(site: Site) -> AsyncGenerator[None, None]:
+    """SIGKILL to a worker whose lease the agent keeps.
+
+    It does not come back.
+    """
+    worker = site.worker("hosted-0", GATEWAY, agent=site.socket)
+    try:
+        await site.started(worker)
+        site.forgotten(worker)
+    finally:
+        await off(worker.kill)
+    yield
+
+
 @drill("RingcastAgentGroupsNotDurable", companions=LATE, shape=Shape.SMALL)
 async def seals_refused(site: Site) -> AsyncGenerator[None, None]:
     """NATS does not let the agent write how far its groups have come.

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
+from pathlib import Path
 
+import asyncpg
+import trustme
 from ringcast_client import RowWrite
+from ringcast_testkit import ConfigServiceProcess, until
+from ringcast_testkit.issuer import IssuerServer, issuers_file
 from ringcast_wire import StorePolicy
 
 from tests.integration.drills.drill import drill
 from tests.integration.drills.site import GATEWAY, KEY, Shape, Site
-from tests.integration.drills.worker_drills import LATE
+from tests.integration.drills.worker_drills import GONE, LATE
 from tests.integration.faults.arena import off
 
 WRITES = ("RingcastWritesFail", "RingcastWritesSlow", "RingcastWriteBudgetBurnsFast", "RingcastWriteBudgetBurns")
@@ -41,6 +47,31 @@ async def services_cut_off(site: Site) -> AsyncGenerator[None, None]:
     yield
     for link in links:
         await off(link.resume)
+
+
+@drill(
+    "RingcastServiceDisconnected",
+    "RingcastServiceFetchesFail",
+    companions=(
+        *(*LATE, *WRITES, "RingcastPartitionsUnloaded", "RingcastFetchesFail", "RingcastBootstrapSlow"),
+        *("RingcastMaintenanceWithoutLeader", "RingcastAuditLogBehind"),
+    ),
+    shape=Shape.SMALL,
+)
+async def database_cut_off(site: Site) -> AsyncGenerator[None, None]:
+    """The services lose their network to the database, and a worker leaves, whose partitions the others fetch.
+
+    The network is well again, and the worker comes back.
+    """
+    worker = site.workers["gateway-1"]
+    links = site.database_links.values()
+    for link in links:
+        await off(link.cut)
+    await site.ended(worker)
+    yield
+    for link in links:
+        await off(link.resume)
+    await site.started(worker)
 
 
 @drill(
@@ -85,3 +116,110 @@ async def release_refused(site: Site) -> AsyncGenerator[None, None]:
         yield
     finally:
         await site.client.set_store_policy(GATEWAY, lift=["max_rows"])
+
+
+@drill(
+    "RingcastHistoryBegan",
+    "RingcastHistoryRefused",
+    companions=(*GONE, *WRITES, "RingcastServiceDown", "RingcastNoService", "RingcastFetchesFail"),
+    shape=Shape.SMALL,
+)
+async def rows_lost(site: Site) -> AsyncGenerator[None, None]:
+    """SIGKILL to all services, the rows of a store are deleted as by a restore of an older database, and the services
+    start again.
+
+    The rows are written again.
+    """
+    rows = [row async for row in site.client.list(GATEWAY, KEY)]
+    for service in site.services.values():
+        await off(service.kill)
+    own = await asyncpg.connect(site.database)
+    try:
+        key_id = await own.fetchval("SELECT key_id FROM config_keys WHERE store = $1 AND name = $2", GATEWAY, KEY)
+        async with own.transaction():
+            for table in ("rows", "history", "partitions"):
+                await own.execute(f"DELETE FROM {table} WHERE key_id = $1", key_id)
+    finally:
+        await own.close()
+    await asyncio.gather(*(off(service.start) for service in site.services.values()))
+    yield
+    writes = [RowWrite(row.row_id, row.value or "") for row in rows]
+    async for _ in site.client.bulk_write(GATEWAY, KEY, writes):
+        pass
+
+
+@drill(
+    "RingcastWritesSlow",
+    companions=(*LATE, "RingcastBootstrapSlow", "RingcastServiceDisconnected", "RingcastAuditLogBehind"),
+    shape=Shape.SMALL,
+)
+async def database_slow(site: Site) -> AsyncGenerator[None, None]:
+    """Everything takes half a second longer between the services and the database.
+
+    It does not any more.
+    """
+    for link in site.database_links.values():
+        await off(link.delay, 0.5)
+    yield
+    for link in site.database_links.values():
+        await off(link.resume)
+
+
+@drill("RingcastAuditLogBehind", companions=(*LATE, *WRITES), shape=Shape.SMALL)
+async def audit_log_locked(site: Site) -> AsyncGenerator[None, None]:
+    """A stranger's transaction locks the table of the chain, and an entry waits to be chained.
+
+    The transaction ends.
+    """
+    own = await asyncpg.connect(site.database)
+    try:
+        async with own.transaction():
+            await own.execute("LOCK TABLE audit_chain IN ACCESS EXCLUSIVE MODE")
+            await site.client.set_store_policy(GATEWAY, StorePolicy(max_keys=99))
+            yield
+    finally:
+        await own.close()
+
+
+@drill("RingcastIssuerKeysOld", "RingcastLoginFileUnusable", companions=LATE, shape=Shape.SMALL)
+async def issuer_away(site: Site) -> AsyncGenerator[None, None]:
+    """The issuer of tokens answers a further config service with errors, and its file of issuers is cut off.
+
+    The issuer answers with its keys, the file is whole, and the service leaves.
+    """
+    directory = site.directory / "issuer"
+    directory.mkdir(exist_ok=True)
+    issuer = IssuerServer()
+    async with issuer.serving():
+        path = Path(issuers_file(directory, issuer.url))
+        whole = await off(path.read_text)
+        service = ConfigServiceProcess(
+            directory,
+            nats_url=site.linked("service-2"),
+            database=site.linked_database("service-2"),
+            options=(
+                *site.service_options(),
+                *_tls(directory),
+                *("--oidc-issuers", str(path), "--oidc-keys-every", "1s", "--oidc-keys-rest", "1s"),
+            ),
+        )
+        async with site.further(service):
+            issuer.status = 503
+            await off(path.write_text, whole[: len(whole) // 2])
+            yield
+            issuer.status = 200
+            await off(path.write_text, whole)
+            await until(lambda: _is_well(site))
+
+
+def _tls(directory: Path) -> tuple[str, ...]:
+    issued = trustme.CA().issue_cert("127.0.0.1")
+    cert, key = directory / "tls.crt", directory / "tls.key"
+    cert.write_bytes(issued.cert_chain_pems[0].bytes())
+    key.write_bytes(issued.private_key_pem.bytes())
+    return ("--tls-cert", str(cert), "--tls-key", str(key))
+
+
+async def _is_well(site: Site) -> bool:
+    question = "max(config_service_issuer_keys_age_seconds) < 60 and max(config_service_login_file_unusable) == 0"
+    return bool(await off(site.prometheus.ask, question))

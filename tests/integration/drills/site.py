@@ -167,6 +167,18 @@ class Site:
         self.logins.limits = limits
         await self.reload_logins()
 
+    @asynccontextmanager
+    async def further(self, service: ConfigServiceProcess) -> AsyncIterator[None]:
+        """Inside, a further service runs, and is scraped."""
+        address = _address(service.metrics_url)
+        await off(service.start)
+        try:
+            self.scrape(_JOBS[0], address)
+            yield
+        finally:
+            self.scrape(_JOBS[0], address, no_more=True)
+            await off(service.terminate)
+
     def linked_database(self, name: str) -> str:
         """A new proxy to the database for one service; the address that it connects to."""
         socket, database = located(self.database)
@@ -224,19 +236,25 @@ class Site:
         return [worker for name, worker in self.workers.items() if WORKERS[name] == store]
 
     async def ended(self, worker: WorkerProcess) -> None:
-        """Ends a worker in order, and has it scraped no more, as an operator who takes it away."""
+        """Has a worker scraped no more, and ends it in order, as an operator who takes it away."""
         self.forgotten(worker)
+        # Prometheus takes note of other targets every 5 s, and time passes faster in its rules.
+        up = f'up{{instance="{self._listen[worker.worker_id]}"}}'
+        await until(lambda: self._is_empty(up))
         await off(worker.terminate)
+
+    async def _is_empty(self, question: str) -> bool:
+        return not await off(self.prometheus.ask, question)
 
     def forgotten(self, worker: WorkerProcess) -> None:
         """Has a worker scraped no more."""
         self.scrape(_JOBS[1], self._listen[worker.worker_id], no_more=True)
 
     async def started(self, worker: WorkerProcess) -> None:
-        """Starts a worker again, and waits until it is ready."""
-        self.scrape(_JOBS[1], self._listen[worker.worker_id])
+        """Starts a worker again, waits until it is ready, and has it scraped from then on."""
         await off(worker.start)
         await off(worker.wait_ready, PATIENCE_S)
+        self.scrape(_JOBS[1], self._listen[worker.worker_id])
 
     def scrape(self, job: str, address: str, *, no_more: bool = False) -> None:
         """Adds a target of both Prometheus servers, or takes it away."""

@@ -5,10 +5,53 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 from nats.js.kv import KeyValue
+from ringcast.wishes import drain_worker, undrain_worker
+from ringcast_core import row_partition
+from ringcast_testkit import PATIENCE_S
 from ringcast_wire import names
 
+from tests.integration.drills.application import HOLD
 from tests.integration.drills.drill import drill
-from tests.integration.drills.site import JOBS, KEY, Site
+from tests.integration.drills.site import JOBS, KEY, PARTITIONS, Site
+from tests.integration.drills.worker_drills import GONE, LATE
+from tests.integration.faults.arena import off
+
+_WORKERS = ("jobs-0", "jobs-1")
+
+
+@drill(
+    "RingcastCallOverBound",
+    "RingcastMovesStuck",
+    companions=(*LATE, "RingcastHandlerStalled", "RingcastRedeliveries", "RingcastPartitionsWithoutOwner"),
+)
+async def call_does_not_return(site: Site) -> AsyncGenerator[None, None]:
+    """The handler of a worker does not return from rows of all its partitions, and an operator drains the worker.
+
+    The calls return, and the worker is drained no more.
+    """
+    async with site.file(HOLD):
+        for row_id in _row_of_each_partition():
+            await site.put(JOBS, "hold:jobs-0", row_id)
+        await drain_worker(site.url, JOBS, "jobs-0")
+        yield
+    await undrain_worker(site.url, JOBS, "jobs-0")
+
+
+@drill("RingcastPartitionsUnowned", companions=GONE)
+async def all_workers_drained(site: Site) -> AsyncGenerator[None, None]:
+    """An operator drains both workers of a key, and one of them is killed.
+
+    It is started again, and they are drained no more.
+    """
+    for worker in _WORKERS:
+        await drain_worker(site.url, JOBS, worker)
+    killed = site.workers["jobs-1"]
+    await off(killed.kill)
+    yield
+    await off(killed.start)
+    for worker in _WORKERS:
+        await undrain_worker(site.url, JOBS, worker)
+    await off(killed.wait_ready, PATIENCE_S)
 
 
 @drill("RingcastOwnerRecordsUnreadable")
@@ -22,3 +65,13 @@ async def wishes_that_are_none(site: Site) -> AsyncGenerator[None, None]:
         await bucket.put(names.wishes_key(KEY), b"no wishes")
         yield
         await bucket.delete(names.wishes_key(KEY))
+
+
+def _row_of_each_partition() -> list[str]:
+    found: dict[int, str] = {}
+    number = 0
+    while len(found) < PARTITIONS[JOBS]:
+        row_id = f"held-{number}"
+        found.setdefault(row_partition(row_id, PARTITIONS[JOBS]), row_id)
+        number += 1
+    return list(found.values())

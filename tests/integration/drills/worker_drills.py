@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
 
+from ringcast_testkit import until
 from ringcast_wire import names
 
 from tests.integration.drills.application import HOLD, STALL
@@ -52,7 +54,8 @@ async def handler_is_slow(site: Site) -> AsyncGenerator[None, None]:
 @drill(
     "RingcastWorkerDown",
     "RingcastWorkerLost",
-    companions=("RingcastPartitionsWithoutOwner", *LATE),
+    "RingcastPartitionsWithoutOwner",
+    companions=LATE,
     shape=Shape.SMALL,
 )
 async def worker_killed(site: Site) -> AsyncGenerator[None, None]:
@@ -141,6 +144,18 @@ async def callback_hangs(site: Site) -> AsyncGenerator[None, None]:
     await site.started(worker)
 
 
+@drill("RingcastFiltersNearLimit", companions=LATE)
+async def few_workers_for_much(site: Site) -> AsyncGenerator[None, None]:
+    """One of three workers of 930 partitions leaves in order.
+
+    It comes back.
+    """
+    worker = site.workers["spare-2"]
+    await site.ended(worker)
+    yield
+    await site.started(worker)
+
+
 @drill(
     "RingcastServiceDown",
     "RingcastNoService",
@@ -187,3 +202,78 @@ async def worker_cut_off(site: Site) -> AsyncGenerator[None, None]:
     yield
     for link in links:
         await off(link.resume)
+
+
+@drill(
+    "RingcastConsumerUpdatesFail",
+    "RingcastKeyFailing",
+    "RingcastSubjectsRefused",
+    companions=(*LATE, "RingcastPartitionsUnloaded", "RingcastRebalances", "RingcastWorkerLost"),
+    shape=Shape.SMALL,
+)
+async def consumers_refused(site: Site) -> AsyncGenerator[None, None]:
+    """NATS lets no worker of a key make or change consumers any more, theirs are deleted, and one worker leaves.
+
+    It lets them again, and the worker comes back.
+    """
+    stream = names.notify_stream(GATEWAY)
+    workers = site.of_store(GATEWAY)
+    subject = f"$JS.API.CONSUMER.CREATE.{stream}.>"
+    async with site.denied({worker.worker_id: (subject,) for worker in workers}):
+        async with site.bus() as bus:
+            for worker in workers:
+                await bus.jetstream().delete_consumer(stream, names.consumer_name("ringcast", worker.worker_id, 0))
+        await site.ended(workers[-1])
+        yield
+    await site.started(workers[-1])
+
+
+@drill(
+    "RingcastLoginRefused",
+    companions=(
+        *GONE,
+        "RingcastHeartbeatsFail",
+        "RingcastAgentDisconnected",
+        "RingcastAgentStale",
+        "RingcastServiceDisconnected",
+        "RingcastJetStreamUnseen",
+    ),
+)
+async def logins_refused(site: Site) -> AsyncGenerator[None, None]:
+    """NATS gets other passwords for a worker, a config service and the agent than they have.
+
+    It gets the first ones again.
+    """
+    changed = ("gateway-1", "service-1", "agent-0")
+    first = {name: site.logins.passwords[name] for name in changed}
+    site.logins.passwords |= {name: f"{name}-rotated" for name in changed}
+    await site.reload_logins()
+    await until(lambda: _all_refused(site))
+    yield
+    site.logins.passwords |= first
+    await site.reload_logins()
+
+
+async def _all_refused(site: Site) -> bool:
+    refused = await off(site.prometheus.ask, 'count({__name__=~".*_login_refused"} == 1)')
+    return bool(refused == ["3"])
+
+
+@drill("RingcastRebalances", companions=GONE, shape=Shape.SMALL)
+async def workers_keep_dying(site: Site) -> AsyncGenerator[None, None]:
+    """Six workers join three others, and four of them are killed one after another, each once its lease has ended.
+
+    The other two leave in order.
+    """
+    joiners = [site.worker(f"joiner-{number}", GATEWAY) for number in range(6)]
+    async with AsyncExitStack() as stack:
+        for worker in joiners:
+            stack.callback(worker.kill)
+            await site.started(worker)
+        for worker in joiners[:4]:
+            site.forgotten(worker)
+            await off(worker.kill)
+            await asyncio.sleep(1)  # so that the others see each of them end by itself
+        yield
+        for worker in joiners[4:]:
+            await site.ended(worker)

@@ -25,6 +25,7 @@ from ringcast_testkit import (
     SmallDisk,
     TcpProxy,
     WorkerProcess,
+    until_done,
 )
 
 
@@ -140,7 +141,8 @@ async def test_the_leader_of_a_cluster_dies_and_another_takes_its_place(tmp_path
         client = await nats.connect(list(cluster.urls), **login)
         js = client.jetstream(timeout=5)
         await js.add_stream(name="s", subjects=["s"], num_replicas=3)
-        await js.publish("s", b"kept")
+        # Its leader may not listen yet.
+        await until_done(lambda: js.publish("s", b"kept"), NoStreamResponseError)
         info = await js.stream_info("s")
         assert info.cluster is not None
         assert info.cluster.leader is not None

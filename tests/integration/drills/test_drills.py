@@ -145,6 +145,7 @@ def test_an_unknown_drill_is_refused() -> None:
 async def test_some_drills_are_held() -> None:
     """So that ``make drills`` does not rot: a worker that dies, a handler that fails."""
     needed_tool("PROMETHEUS", "prometheus", install="build-support/bin/install-prometheus puts it there")
-    run = await hold(Shape.SMALL, drills_of(["worker-killed", "handler-raises"]), factor=FACTOR, quiet_s=0)
+    held = drills_of(["worker-killed", "handler-raises"])
+    run = await hold(Shape.SMALL, held, factor=FACTOR, quiet_s=0)
     assert not run.findings, "\n".join([*run.findings, table(run.results)])
-    assert len(run.results) == 3
+    assert [each.alert for each in run.results] == [alert for drill in held for alert in drill.alerts]

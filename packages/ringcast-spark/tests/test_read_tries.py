@@ -35,7 +35,8 @@ Stream = Any
 
 
 def failed_tasks(spark: SparkSession, group: str) -> int:
-    """Of the jobs of a group: 0 where none was begun."""
+    """Of the jobs of a group: 0 where none was begun. An action may end before Spark has counted its last task."""
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(int(PATIENCE_S * 1000))
     tracker = spark.sparkContext.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
     stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]

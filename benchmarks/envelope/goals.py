@@ -91,6 +91,7 @@ GOALS = (
         "leave, moved over ideal",
         1.5,
     ),
+    Goal("CPU of a put with roles and policies", "control", "puts", "cpu, roles and policies over open", 1.05),
     Goal(
         "change to all subscribers beside a bare NATS KV, p50",
         "peers",

@@ -172,6 +172,13 @@ SECTIONS = (
         "and another joins.",
     ),
     Section(
+        "control",
+        "Who calls, and what is allowed",
+        "Puts of single rows over TLS, each with a token, into a service that lets everybody in, into one that asks "
+        "for the token and has granted roles, and into one whose store has policies too: CPU time of the service, the "
+        "three in turn. All of them write the audit log.",
+    ),
+    Section(
         "limits",
         "Hard limits",
         "Each parameter of the operating envelope is taken up to its hard limit on a real system, and then one beyond "

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from benchmarks.envelope import bootstrap, changes, dispatch, events, hard_limits, leader, peers, rebalance, resources
+from benchmarks.envelope import (
+    bootstrap,
+    changes,
+    control,
+    dispatch,
+    events,
+    hard_limits,
+    leader,
+    peers,
+    rebalance,
+    resources,
+)
 from benchmarks.envelope.run import Scenario
 
 SCENARIOS = (
@@ -23,5 +34,6 @@ SCENARIOS = (
     Scenario("rebalance", "join, leave and crash at 10, 50 and 200 workers", 900, rebalance.rebalance),
     Scenario("ownership", "the same with `jump` and `sticky`: how long partitions are dark", 400, rebalance.ownership),
     Scenario("leader", "what the leader of a key takes at 200 workers with `sticky`", 700, leader.leader),
+    Scenario("control", "what tokens, roles and policies cost a put", 240, control.control),
     Scenario("limits", "every hard limit of the envelope reached, and one more refused", 60, hard_limits.hard_limits),
 )

@@ -1,0 +1,104 @@
+"""What control costs a put: that the service knows who calls, which roles they have, and what the store allows.
+
+Each service is a process with TLS and SQLite, and all are called in turn. Counted is the CPU time of the service, which
+hardly depends on other work, but on the rhythm of the calls: by up to a fifth. So all clients send a token, which takes
+them longer than a call without one, also where the service asks for none, and they put one row at a time: of several at
+once the service makes one transaction. All services write the audit log, which ``benchmarks/micro/test_audit_cost.py``
+measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+import trustme
+from ringcast_client import ConfigServiceClient
+from ringcast_testkit import ConfigServiceProcess, NatsServer
+from ringcast_wire import Role, StorePolicy
+from ringcast_wire.grpc import ServiceLogin
+
+from benchmarks.envelope.loops import run_coroutine
+from benchmarks.envelope.processes import CpuMeter
+from benchmarks.envelope.results import Figure, median_of
+from benchmarks.envelope.run import Run
+
+CONTROL: Final = "control"
+_STORE, _KEY = "gateway", "tenants"
+_OPEN, _ROLES, _POLICIES = "open", "roles", "roles and policies"
+_KINDS: Final = (_OPEN, _ROLES, _POLICIES)
+_TOKEN: Final = "a-token-of-more-than-sixteen-characters"
+_POLICY: Final = StorePolicy(max_rows=10_000_000, max_bytes=1 << 40, max_keys=50, max_rows_per_second=1_000_000)
+_GRANTS: Final = 50
+"""Roles of others, which are there too."""
+
+
+def control(run: Run) -> None:
+    """Puts of single rows into three services: open, with tokens and roles, and with policies besides."""
+    params = {"rounds": run.size(24, 2), "puts": run.size(1_000, 50), "partitions": 64, "grants": _GRANTS}
+    with run.case(CONTROL, "puts, one at a time", params) as case, run.directory() as directory:
+        case.figures = run_coroutine(_measure(directory, params))
+
+
+async def _measure(directory: Path, params: Mapping[str, int]) -> dict[str, Figure]:
+    tls, login = _credentials(directory)
+    rounds, count = params["rounds"], params["puts"]
+    cpu_us: dict[str, list[float]] = {kind: [] for kind in _KINDS}
+    async with AsyncExitStack() as stack:
+        nats = stack.enter_context(NatsServer(directory / "nats"))
+        pids, clients = {}, {}
+        for number, kind in enumerate(_KINDS):
+            service = stack.enter_context(
+                ConfigServiceProcess(
+                    directory / f"service{number}",
+                    nats_url=nats.url,
+                    database=f"sqlite:{directory / f'{number}.db'}",
+                    options=tls if kind == _OPEN else (*tls, "--tokens", login.token_file),
+                )
+            )
+            pids[kind] = [service.process.pid]
+            clients[kind] = client = await stack.enter_async_context(ConfigServiceClient(service.address, login=login))
+            await client.create_store(_STORE, partition_count=params["partitions"])
+            if kind != _OPEN:
+                await _grant(client)
+            if kind == _POLICIES:
+                await client.set_store_policy(_STORE, _POLICY)
+            await _put(client, count)
+        for turn in range(rounds):
+            for kind in _KINDS if turn % 2 else reversed(_KINDS):
+                meter = CpuMeter({kind: pids[kind]})
+                await _put(clients[kind], count)
+                cpu_us[kind].append(meter.seconds()[kind] / count * 1e6)
+    figures = {f"cpu a put, {kind}": median_of(cpu_us[kind], "µs") for kind in _KINDS}
+    for kind in (_ROLES, _POLICIES):
+        ratios = [mine / other for mine, other in zip(cpu_us[kind], cpu_us[_OPEN], strict=True)]
+        figures[f"cpu, {kind} over open"] = median_of(ratios, "times")
+    return figures
+
+
+def _credentials(directory: Path) -> tuple[tuple[str, ...], ServiceLogin]:
+    """The flags of a service with TLS, and what a client logs in with."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(directory / "ca.pem")
+    cert = str(directory / "cert.pem")
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(cert)
+    tokens = directory / "tokens"
+    tokens.write_text(f"{_TOKEN}\n")
+    login = ServiceLogin(tls_ca_file=str(directory / "ca.pem"), token_file=str(tokens))
+    return ("--tls-cert", cert, "--tls-key", cert), login
+
+
+async def _grant(client: ConfigServiceClient) -> None:
+    """Makes the caller a writer of the store, and others something else."""
+    me = (await client.who_am_i()).principal
+    await client.grant_role(me, "*", Role.ADMIN)
+    await client.grant_role(me, _STORE, Role.WRITER)
+    for number in range(_GRANTS):
+        await client.grant_role(f"token:other-{number}", _STORE, Role.READER)
+
+
+async def _put(client: ConfigServiceClient, count: int) -> None:
+    for number in range(count):
+        await client.put(_STORE, _KEY, f"row-{number}", "v" * 20)

@@ -6,10 +6,11 @@ import io
 import json
 import logging
 import math
+import os
 import subprocess
 import sys
 from datetime import UTC, datetime
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -168,3 +169,34 @@ def test_an_event_that_repeats_is_counted(form: str) -> None:
         assert json.loads(last)["unlogged"] == 2 * (1 + 3) + 5
     else:
         assert last == "event=call.refused store=s unlogged=13"
+
+
+CLOSED = """
+import os, sys
+for number in (0, 1, 2):
+    os.close(number)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+STREAMS = """
+import os, pathlib, sys
+from ringcast_service import open_standard_streams
+open_standard_streams()
+next_one = os.open(os.devnull, os.O_RDONLY)
+print("to nobody"), print("to nobody", file=sys.stderr)
+found = [os.readlink(f"/proc/self/fd/{number}") for number in (0, 1, 2)]
+pathlib.Path(sys.argv[1]).write_text(" ".join([str(next_one > 2), sys.stdin.read(), *found]))
+"""
+
+
+def test_streams_that_a_process_was_started_without_lead_to_nowhere(tmp_path: Path) -> None:
+    found = tmp_path / "found"
+    words = [sys.executable, "-c", CLOSED, "-c", STREAMS, str(found)]
+    assert subprocess.run(words, timeout=60, check=False).returncode == 0
+    assert found.read_text().split() == ["True", *[os.devnull] * 3]
+
+
+def test_streams_that_are_there_stay(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", STREAMS, str(tmp_path / "found")]
+    ended = subprocess.run(words, input="in", capture_output=True, text=True, timeout=60, check=True)
+    assert (ended.stdout, ended.stderr) == ("to nobody\n",) * 2
+    assert (tmp_path / "found").read_text().split()[:2] == ["True", "in"]

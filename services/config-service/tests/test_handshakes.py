@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 import subprocess
 import sys
@@ -70,10 +71,10 @@ def test_reasons_are_few(line: str, told: str) -> None:
 class Peer:
     """Clients of the port of a service, and what it counts and logs of them."""
 
-    def __init__(self, service: ConfigServiceProcess, keys: Keys) -> None:
-        self._service = service
+    def __init__(self, address: str, metrics_url: str, keys: Keys) -> None:
+        self._metrics_url = metrics_url
         self._keys = keys
-        self._host, _, port = service.address.rpartition(":")
+        self._host, _, port = address.rpartition(":")
         self._port = int(port)
 
     async def connect(self, *certificate: str) -> None:
@@ -100,15 +101,16 @@ class Peer:
             writer.close()
 
     async def counts(self) -> dict[str, float]:
-        url, name = self._service.metrics_url, "config_service_calls_refused_total"
+        url, name = self._metrics_url, "config_service_calls_refused_total"
         text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=PATIENCE_S).read().decode())
         (family,) = (each for each in text_string_to_metric_families(text) if each.name == name.removesuffix("_total"))
         found = {each.labels["reason"]: each.value for each in family.samples if each.labels["call"] == "connection"}
         assert found.keys() == set(HANDSHAKE_REASONS)
         return found
 
-    def lines(self) -> list[str]:
-        return [line for line in self._service.process.log if "event=handshake.failed" in line]
+
+def failures(service: ConfigServiceProcess) -> list[str]:
+    return [line for line in service.process.log if "event=handshake.failed" in line]
 
 
 @attempt(
@@ -122,7 +124,7 @@ async def test_failed_handshakes_are_counted_and_logged(tmp_path: Path, keys: Ke
     options = ("--tls-cert", keys.cert, "--tls-key", keys.key, "--client-ca", keys.ca)
     database = f"sqlite:{tmp_path / 'ringcast.db'}"
     with ConfigServiceProcess(tmp_path, nats_url=nats_url, database=database, options=options) as service:
-        peer = Peer(service, keys)
+        peer = Peer(service.address, service.metrics_url, keys)
         assert set((await peer.counts()).values()) == {0}
         for _ in range(3):
             await peer.connect()
@@ -134,6 +136,46 @@ async def test_failed_handshakes_are_counted_and_logged(tmp_path: Path, keys: Ke
             return await peer.counts() == wanted
 
         await until(counted)
-        await until(lambda: len(peer.lines()) >= 3)
-        assert sorted(line.partition("reason=")[2].split()[0] for line in peer.lines()) == sorted(wanted)
+        await until(lambda: len(failures(service)) >= 3)
+        assert sorted(line.partition("reason=")[2].split()[0] for line in failures(service)) == sorted(wanted)
         assert not [line for line in service.process.log if "Handshake failed with" in line]
+
+
+CLOSED = "import os, sys; os.close(2); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+
+
+def start(words: list[str], stderr: str) -> subprocess.Popen[bytes]:
+    """Without a standard error, or with one that nobody reads any more."""
+    if stderr == "closed":
+        return subprocess.Popen([sys.executable, "-c", CLOSED, *words])
+    process = subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    process.stderr.close()
+    return process
+
+
+@pytest.mark.parametrize("stderr", ["closed", "without reader"])
+async def test_it_serves_and_ends_well_without_standard_error(
+    tmp_path: Path, keys: Keys, nats_url: str, stderr: str
+) -> None:
+    ready = tmp_path / "ready"
+    words = ["-m", "ringcast_config_service", "--nats", nats_url, "--database", f"sqlite:{tmp_path / 'ringcast.db'}"]
+    words += ["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--ready-file", str(ready)]
+    words += ["--tls-cert", keys.cert, "--tls-key", keys.key]
+    process = start(words, stderr)
+    try:
+        await until(lambda: ready.exists() or process.poll() is not None)
+        assert process.poll() is None
+        addresses = json.loads(ready.read_text())
+        peer = Peer(addresses["grpc"], f"http://{addresses['metrics']}/metrics", keys)
+        await peer.speak(b"GET / HTTP/1.1\r\n\r\n")
+
+        async def counted() -> bool:
+            return (await peer.counts())[NO_HANDSHAKE] == 1
+
+        await until(counted)
+        process.terminate()
+        assert await asyncio.to_thread(process.wait, PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.wait()

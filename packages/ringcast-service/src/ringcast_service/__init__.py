@@ -18,7 +18,7 @@ from ringcast_service._options import (
     parse_bytes,
     parse_duration_ms,
 )
-from ringcast_service._process import run_process
+from ringcast_service._process import open_standard_streams, run_process
 from ringcast_service._ranges import Range, above, at_least, between
 from ringcast_service._settings import (
     check_ranges,
@@ -54,6 +54,7 @@ __all__ = [
     "log_format_setting",
     "nats_login",
     "nats_login_options",
+    "open_standard_streams",
     "parse_bytes",
     "parse_duration_ms",
     "ready_file",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable
+from typing import Final
 
 import click
 import uvloop
@@ -13,6 +15,26 @@ import uvloop
 from ringcast_service._errors import ConfigError
 from ringcast_service._lifetime import Lifetime
 from ringcast_service._logs import start_logging
+
+_STREAMS: Final = (("stdin", os.O_RDONLY, "r"), ("stdout", os.O_WRONLY, "w"), ("stderr", os.O_WRONLY, "w"))
+
+
+def open_standard_streams() -> None:
+    """Has the standard streams that the process was started without lead to nowhere. To be called before all else.
+
+    Else the next socket or file would get the number 2, and what a library writes to standard error would go there.
+    """
+    for number, (name, how, mode) in enumerate(_STREAMS):
+        try:
+            os.fstat(number)
+        except OSError:
+            nowhere = os.open(os.devnull, how)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def run_process(name: str, make: Callable[[], Lifetime], *, log_level: str, log_format: str) -> None:

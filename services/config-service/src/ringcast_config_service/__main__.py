@@ -12,6 +12,7 @@ from ringcast_service import (
     ConfigError,
     config_file_option,
     nats_login_options,
+    open_standard_streams,
     run_process,
     settings_from,
     settings_options,
@@ -34,6 +35,7 @@ calls leave (gRPC's objects refer to each other) must be cleared in some millise
 @click.version_option(package_name="ringcast-config-service")
 def main(config_file: Path | None, **options: Any) -> None:
     """The Ringcast config service: the one process with the database."""
+    open_standard_streams()
     del config_file  # its settings came in as defaults
     try:
         settings = settings_from(Config, options)

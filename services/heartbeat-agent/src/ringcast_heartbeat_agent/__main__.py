@@ -10,6 +10,7 @@ from ringcast_service import (
     ConfigError,
     config_file_option,
     nats_login_options,
+    open_standard_streams,
     run_process,
     settings_from,
     settings_options,
@@ -27,6 +28,7 @@ from ringcast_heartbeat_agent.config import PREFIX, Config
 @click.version_option(package_name="ringcast-heartbeat-agent")
 def main(config_file: Path | None, **options: Any) -> None:
     """The Ringcast heartbeat agent: leases of a host's workers, Dapr's Configuration API and key-shared dispatch."""
+    open_standard_streams()
     del config_file  # its settings came in as defaults
     token_file = options["token_file"] or str(agent_token.place_of_agent(options["lease_socket"]))
     try:

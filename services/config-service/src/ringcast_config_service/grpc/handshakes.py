@@ -56,7 +56,8 @@ class Handshakes:
         try:
             yield
         finally:
-            sys.stderr.flush()
+            with contextlib.suppress(OSError):  # nobody reads any more
+                sys.stderr.flush()
             sys.stderr = ours
             os.dup2(direct, 2)  # the last end to write to: the reader comes to its end
             reader.join(_END_S)

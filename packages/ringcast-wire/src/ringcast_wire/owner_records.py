@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from functools import partial
+from functools import cached_property, partial
 from itertools import repeat
 from operator import itemgetter
 from typing import Annotated, Final, NamedTuple, TypeVar
@@ -71,14 +71,7 @@ _owner: Final = itemgetter(Entry._fields.index("owner"))
 _next: Final = itemgetter(Entry._fields.index("next"))
 
 
-class Table(NamedTuple):
-    """The owners of a key. ``epoch`` rises with every write; a token is the epoch of the write that first named it.
-
-    Of a store that migrates: ``since`` is the epoch of the write that the ``rule`` began with, and ``step`` the number
-    of the operator's step that it follows. Under ``PEERS`` only the sessions ``peers`` may start calls, and under
-    ``NOBODY`` they are those that may have calls of the rule before. The entries are a plan then, without moves.
-    """
-
+class _TableFields(NamedTuple):
     epoch: int
     entries: tuple[Entry, ...]
     rule: Rule = Rule.OWNERS
@@ -86,9 +79,22 @@ class Table(NamedTuple):
     peers: tuple[Session, ...] = ()
     step: int = 0
 
+
+class Table(_TableFields):
+    """The owners of a key. ``epoch`` rises with every write; a token is the epoch of the write that first named it.
+
+    Of a store that migrates: ``since`` is the epoch of the write that the ``rule`` began with, and ``step`` the number
+    of the operator's step that it follows. Under ``PEERS`` only the sessions ``peers`` may start calls, and under
+    ``NOBODY`` they are those that may have calls of the rule before. The entries are a plan then, without moves.
+    """
+
+    @cached_property
+    def _sessions(self) -> frozenset[Session]:
+        return frozenset({*map(_owner, self.entries), *map(_next, self.entries), *self.peers} - {None})
+
     def sessions(self) -> frozenset[Session]:
         """All sessions that the table names."""
-        return frozenset({*map(_owner, self.entries), *map(_next, self.entries), *self.peers} - {None})
+        return self._sessions  # each worker asks several times of each table: four thousand entries are looked at once
 
     def naming(self, worker_id: str) -> frozenset[int]:
         """The partitions that a worker owns, or is next for, in whatever session."""

@@ -301,11 +301,12 @@ class Leader:
         targets = self._targets(view, table, sessions, now, quiet=quiet)
         moving = sum(entry.phase is not Phase.HELD for entry in table.entries)
         may_drain = self._may_drain(view, table, now)
+        over = {session for session in table.sessions() if self._is_session_over(view, session, now)}
         epoch, entries = table.epoch + 1, []
         for number, entry in enumerate(table.entries):
             target = sessions.get(targets[number]) if targets is not None else None
             may_move = moving < MAX_MOVING and (quiet or not _is_current(entry.owner, sessions))
-            after = self._advanced(view, number, entry, target, epoch, now, may_move=may_move, may_drain=may_drain)
+            after = self._advanced(view, number, entry, target, epoch, over, may_move=may_move, may_drain=may_drain)
             moving += (after.phase is not Phase.HELD) - (entry.phase is not Phase.HELD)
             entries.append(after)
         write = None
@@ -334,13 +335,13 @@ class Leader:
         entry: Entry,
         target: Session | None,
         epoch: int,
-        now: float,
+        over: Set[Session],
         *,
         may_move: bool,
         may_drain: bool,
     ) -> Entry:
-        """The entry of a partition one step on, or as it is."""
-        if entry.owner is None or self._has_let_go(view, number, entry, now):
+        """The entry of a partition one step on, or as it is. ``over``: the sessions of which no call runs, nor will."""
+        if entry.owner is None or _has_let_go(view, number, entry, over):
             if entry.owner is None and target is None:
                 return entry
             is_offered = target is not None and target == entry.next
@@ -359,15 +360,6 @@ class Leader:
                 return entry._replace(phase=Phase.DRAIN) if is_ready and may_drain else entry
             case Phase.DRAIN:  # no way back: the owner may have let go already
                 return entry if target == entry.next else entry._replace(next=target, next_token=epoch)
-
-    def _has_let_go(self, view: View, number: int, entry: Entry, now: float) -> bool:
-        """Whether no call with the entry's token runs, and none can start. Once true, it stays true."""
-        owner = entry.owner
-        if owner is None or self._is_session_over(view, owner, now):
-            return True
-        state = view.states.get(owner.worker_id)
-        is_its_word = state is not None and (state.lease, state.session) == (owner.lease, owner.number)
-        return is_its_word and state is not None and (number, entry.token) in state.released
 
     def _is_session_over(self, view: View, session: Session, now: float) -> bool:
         """Whether no call of a session runs, and none can start. Once true, it stays true."""
@@ -431,6 +423,16 @@ def _lives(view: View, worker_id: str) -> bool:
     """Whether a worker is believed to live. Its lease does for a while after its process has ended."""
     state = view.states.get(worker_id)
     return worker_id in view.live and not (state is not None and _is_gone(view, worker_id, state.session))
+
+
+def _has_let_go(view: View, number: int, entry: Entry, over: Set[Session]) -> bool:
+    """Whether no call with the entry's token runs, and none can start. Once true, it stays true."""
+    owner = entry.owner
+    if owner is None or owner in over:
+        return True
+    state = view.states.get(owner.worker_id)
+    is_its_word = state is not None and (state.lease, state.session) == (owner.lease, owner.number)
+    return is_its_word and state is not None and (number, entry.token) in state.released
 
 
 def _is_gone(view: View, worker_id: str, number: int) -> bool:

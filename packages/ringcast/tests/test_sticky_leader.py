@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,7 +42,7 @@ class Bench:
         return self.leader.step(seen, now)
 
 
-def entries_of(step: Step) -> tuple[Entry, ...]:
+def entries_of(step: Step) -> Sequence[Entry]:
     assert isinstance(step.write, WriteTable)
     assert step.write.last == 20
     assert step.write.table.epoch == 11

@@ -54,6 +54,17 @@ def test_a_table_is_read_back(table: Table) -> None:
     assert decode_table(encode_table(table), len(table.entries)) == table
 
 
+@given(tables())
+def test_what_a_follower_asks_of_a_table_that_it_has_read_is_as_in_the_one_that_was_written(table: Table) -> None:
+    read, every = decode_table(encode_table(table), len(table.entries)), range(len(table.entries))
+    named = [{session for session in (entry.owner, entry.next) if session is not None} for entry in table.entries]
+    assert read.sessions() == table.sessions() == set().union(*named)
+    for worker_id in {"other", *(session.worker_id for session in table.sessions())}:
+        theirs = {n for n in every if worker_id in {session.worker_id for session in named[n]}}
+        assert read.naming(worker_id) == table.naming(worker_id) == theirs
+    assert [read.entries[n] for n in every] == [read.entries[n - len(every)] for n in every] == list(table.entries)
+
+
 def test_a_state_and_a_term_are_read_back() -> None:
     state = State(
         lease="host.x", session=5, first=2, ended=3, seen=9, prepared=((1, 9),), released=((2, 7),), leaving=True

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property, partial
-from itertools import repeat
+from itertools import compress, repeat
 from operator import itemgetter
-from typing import Annotated, Final, NamedTuple, TypeVar
+from typing import Annotated, Final, NamedTuple, TypeVar, overload
 
 import msgspec
 
@@ -71,9 +72,78 @@ _owner: Final = itemgetter(Entry._fields.index("owner"))
 _next: Final = itemgetter(Entry._fields.index("next"))
 
 
+class _ReadEntries(Sequence[Entry]):
+    """The entries of a record, each made when it is asked for.
+
+    All workers read each table. Most follow, and ask for their own entries alone: to make four thousand of them would
+    take most of the time that a table costs.
+    """
+
+    def __init__(
+        self,
+        sessions: Sequence[Session],
+        owners: Sequence[int],
+        tokens: Sequence[int],
+        moves: Mapping[int, tuple[Phase, Session | None, int]],
+    ) -> None:
+        self._sessions = sessions
+        self._owners = owners
+        """An index of ``sessions`` each, or -1."""
+        self._tokens = tokens
+        self._moves = moves
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    @overload
+    def __getitem__(self, number: int) -> Entry: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[Entry]: ...
+
+    def __getitem__(self, number: int | slice) -> Entry | Sequence[Entry]:
+        if isinstance(number, slice) or number < 0:
+            return self._all[number]
+        index, token = self._owners[number], self._tokens[number]
+        return Entry(self._sessions[index] if index >= 0 else None, token, *self._moves.get(number, ()))
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._all)
+
+    def __eq__(self, other: object) -> bool:
+        return self._all == (other._all if isinstance(other, _ReadEntries) else other)
+
+    def __hash__(self) -> int:
+        return hash(self._all)
+
+    def __repr__(self) -> str:
+        return repr(self._all)
+
+    @cached_property
+    def _all(self) -> tuple[Entry, ...]:
+        owners = map([*self._sessions, None].__getitem__, self._owners)
+        # Four thousand at a time: the class itself would take most of the time.
+        held = zip(owners, self._tokens, repeat(Phase.HELD), repeat(None), repeat(0))
+        entries: list[Entry] = list(map(partial(tuple.__new__, Entry), held))
+        for number in self._moves:
+            entries[number] = self[number]
+        return tuple(entries)
+
+    def sessions(self) -> set[Session | None]:
+        """What the entries name."""
+        owners = {self._sessions[index] if index >= 0 else None for index in set(self._owners)}
+        return owners.union(following for _, following, _ in self._moves.values())
+
+    def naming(self, sessions: frozenset[Session]) -> frozenset[int]:
+        """The partitions that these sessions own, or are next for."""
+        indices = frozenset(index for index, session in enumerate(self._sessions) if session in sessions)
+        owned = compress(range(len(self._owners)), map(indices.__contains__, self._owners))
+        return frozenset(owned).union(number for number, move in self._moves.items() if move[1] in sessions)
+
+
 class _TableFields(NamedTuple):
     epoch: int
-    entries: tuple[Entry, ...]
+    entries: Sequence[Entry]
     rule: Rule = Rule.OWNERS
     since: int = 0
     peers: tuple[Session, ...] = ()
@@ -90,7 +160,11 @@ class Table(_TableFields):
 
     @cached_property
     def _sessions(self) -> frozenset[Session]:
-        return frozenset({*map(_owner, self.entries), *map(_next, self.entries), *self.peers} - {None})
+        entries = self.entries
+        named = (
+            entries.sessions() if isinstance(entries, _ReadEntries) else {*map(_owner, entries), *map(_next, entries)}
+        )
+        return frozenset(session for session in named.union(self.peers) if session is not None)
 
     def sessions(self) -> frozenset[Session]:
         """All sessions that the table names."""
@@ -98,9 +172,11 @@ class Table(_TableFields):
 
     def naming(self, worker_id: str) -> frozenset[int]:
         """The partitions that a worker owns, or is next for, in whatever session."""
-        sessions = {session for session in self.sessions() if session.worker_id == worker_id}
+        sessions = frozenset(session for session in self.sessions() if session.worker_id == worker_id)
         if not sessions:
             return frozenset()
+        if isinstance(self.entries, _ReadEntries):
+            return self.entries.naming(sessions)
         return frozenset(
             number for number, entry in enumerate(self.entries) if entry.owner in sessions or entry.next in sessions
         )
@@ -198,25 +274,21 @@ def decode_table(data: bytes, partitions: int) -> Table:
     record = _decode(data, _TableRecord, limits.MAX_TABLE_BYTES)
     if not len(record.owners) == len(record.tokens) == partitions:
         raise ProtocolError(f"table has {len(record.owners)} owners and {len(record.tokens)} tokens, not {partitions}")
-    sessions = [Session(*session) for session in record.sessions]
-    indices = [*record.owners, *(move[2] for move in record.moves), *record.peers]
-    if max(indices, default=-1) >= len(sessions):
-        raise ProtocolError(f"table names session {max(indices)} of {len(sessions)}")
+    sessions = list(map(Session._make, record.sessions))
+    if (highest := max(*record.owners, *(move[2] for move in record.moves), *record.peers, -1)) >= len(sessions):
+        raise ProtocolError(f"table names session {highest} of {len(sessions)}")
     if max(*record.tokens, *(move[3] for move in record.moves), record.since) > record.epoch:
         raise ProtocolError(f"table of epoch {record.epoch} has a token of a later one")
     if record.rule is not Rule.OWNERS and record.moves:
         raise ProtocolError(f"table moves partitions, which have no owners under the rule {record.rule}")
-    sessions_or_none = [*sessions, None]  # an index of -1 is none
-    owners = map(sessions_or_none.__getitem__, record.owners)
-    # Four thousand at a time, in every worker: the class itself would take most of the time to read a table.
-    held = zip(owners, record.tokens, repeat(Phase.HELD), repeat(None), repeat(0))
-    entries: list[Entry] = list(map(partial(tuple.__new__, Entry), held))
-    for number, phase, following, token in record.moves:
-        if number >= partitions or entries[number].phase is not Phase.HELD or phase is Phase.HELD:
+    moves: dict[int, tuple[Phase, Session | None, int]] = {}
+    for number, phase, index, token in record.moves:
+        if number >= partitions or number in moves or phase is Phase.HELD:
             raise ProtocolError(f"table moves partition {number} of {partitions} twice, or not at all")
-        entries[number] = entries[number]._replace(phase=phase, next=sessions_or_none[following], next_token=token)
+        moves[number] = phase, sessions[index] if index >= 0 else None, token
+    entries = _ReadEntries(sessions, record.owners, record.tokens, moves)
     peers = tuple(sessions[index] for index in record.peers)
-    return Table(record.epoch, tuple(entries), record.rule, record.since, peers, record.step)
+    return Table(record.epoch, entries, record.rule, record.since, peers, record.step)
 
 
 def encode_state(state: State) -> bytes:

@@ -7,7 +7,7 @@ halt. The leader keeps clocks and nothing else: a successor starts them again, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -279,7 +279,7 @@ class Leader:
 
     def _drafted(
         self, view: View, table: Table, after: Table, sessions: Mapping[str, Session], now: float
-    ) -> tuple[Entry, ...]:
+    ) -> Sequence[Entry]:
         """The entries while the table names no owners: who is to have what once it does."""
         if after.rule is Rule.OWNERS:
             return table.entries

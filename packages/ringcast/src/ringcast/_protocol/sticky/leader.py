@@ -377,7 +377,8 @@ class Leader:
         fixed = {name for name, until in self._passed_over.items() if now < until}
         for until in self._passed_over.values():
             self._wake(until)
-        present = [_present(entry, sessions.keys() - fixed) for entry in table.entries]
+        able = sessions.keys() - fixed
+        present = [_present(entry, able) for entry in table.entries]
         taking = {name: capacity for name, capacity in self._taking(view, sessions).items() if name not in fixed}
         kept = fixed & sessions.keys() - view.wishes.drains
         self._balance.note(table, view.loads, taking, now)

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from functools import partial
 from pathlib import Path
 
 import asyncpg
 import trustme
+from nats.aio.client import Client
 from ringcast_client import RowWrite
 from ringcast_testkit import ConfigServiceProcess, until
 from ringcast_testkit.issuer import IssuerServer, issuers_file
-from ringcast_wire import StorePolicy
+from ringcast_wire import StorePolicy, names
 
 from tests.integration.drills.drill import drill
-from tests.integration.drills.site import GATEWAY, KEY, Shape, Site
+from tests.integration.drills.site import GATEWAY, KEY, PARTITIONS, Shape, Site
 from tests.integration.drills.worker_drills import GONE, LATE
 from tests.integration.faults.arena import off
 
 WRITES = ("RingcastWritesFail", "RingcastWritesSlow", "RingcastWriteBudgetBurnsFast", "RingcastWriteBudgetBurns")
 """What writes that fail or wait bring about."""
+_ASKERS, _ASKED = 4, 200
+"""Each of them may have a quarter of what may wait."""
 
 
 @drill(
@@ -150,19 +154,28 @@ async def rows_lost(site: Site) -> AsyncGenerator[None, None]:
 
 @drill(
     "RingcastWritesSlow",
-    companions=(*LATE, "RingcastBootstrapSlow", "RingcastServiceDisconnected", "RingcastAuditLogBehind"),
+    "RingcastBootstrapSlow",
+    companions=(
+        *(*GONE, "RingcastServiceDisconnected", "RingcastAuditLogBehind", "RingcastFetchesFail"),
+        *("RingcastPartitionsUnloaded", "RingcastWritesFail", "RingcastWriteBudgetBurnsFast"),
+        "RingcastWriteBudgetBurns",
+    ),
     shape=Shape.SMALL,
 )
 async def database_slow(site: Site) -> AsyncGenerator[None, None]:
-    """Everything takes half a second longer between the services and the database.
+    """Everything takes half a second longer between the services and the database, and a worker leaves, whose
+    partitions the others fetch.
 
-    It does not any more.
+    It does not any more, and the worker comes back.
     """
+    worker = site.workers["gateway-1"]
     for link in site.database_links.values():
         await off(link.delay, 0.5)
+    await site.ended(worker)
     yield
     for link in site.database_links.values():
         await off(link.resume)
+    await site.started(worker)
 
 
 @drill("RingcastAuditLogBehind", companions=(*LATE, *WRITES), shape=Shape.SMALL)
@@ -223,3 +236,76 @@ def _tls(directory: Path) -> tuple[str, ...]:
 async def _is_well(site: Site) -> bool:
     question = "max(config_service_issuer_keys_age_seconds) < 60 and max(config_service_login_file_unusable) == 0"
     return bool(await off(site.prometheus.ask, question))
+
+
+@drill("RingcastWriteConflicts", companions=(*LATE, *WRITES), shape=Shape.SMALL)
+async def writes_in_conflict(site: Site) -> AsyncGenerator[None, None]:
+    """Two of three transactions that write events end as those do that can't be serialised: by a trigger of a stranger.
+
+    The trigger is removed.
+    """
+    own = await asyncpg.connect(site.database)
+    try:
+        await own.execute(_CONFLICTS)
+        yield
+        await own.execute("DROP FUNCTION conflict() CASCADE; DROP SEQUENCE conflicts")
+    finally:
+        await own.close()
+
+
+_CONFLICTS = """
+CREATE SEQUENCE conflicts;
+CREATE FUNCTION conflict() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF nextval('conflicts') % 3 <> 0 THEN
+        RAISE EXCEPTION 'as if another transaction had been first' USING ERRCODE = 'serialization_failure';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER conflict AFTER INSERT ON outbox FOR EACH STATEMENT EXECUTE FUNCTION conflict();
+"""
+
+
+@drill("RingcastEventsRefused", companions=LATE, shape=Shape.SMALL)
+async def record_of_a_stranger(site: Site) -> AsyncGenerator[None, None]:
+    """A stranger writes a record into the outbox, whose subject is that of no event.
+
+    It was only one.
+    """
+    own = await asyncpg.connect(site.database)
+    try:
+        await own.execute(
+            "INSERT INTO outbox (store, subject, msg_id, payload, created_at_ms) VALUES ($1, $2, $3, $4, 0)",
+            *(GATEWAY, "elsewhere", "stranger", b"no event"),
+        )
+        yield
+    finally:
+        await own.close()
+
+
+@drill(
+    "RingcastServiceOverloaded",
+    companions=(*LATE, *WRITES, "RingcastServiceFetchesFail", "RingcastFetchesFail", "RingcastServiceDisconnected"),
+    shape=Shape.SMALL,
+)
+async def fetches_pile_up(site: Site) -> AsyncGenerator[None, None]:
+    """A stranger's transaction locks the table of rows, and programs ask for partitions faster than they are answered.
+
+    The transaction ends, and nobody asks any more.
+    """
+    own = await asyncpg.connect(site.database)
+    try:
+        async with own.transaction(), site.bus() as bus:
+            await own.execute("LOCK TABLE rows IN ACCESS EXCLUSIVE MODE")
+            async with site.repeating(partial(_ask, bus), 1.0):
+                yield
+    finally:
+        await own.close()
+
+
+async def _ask(bus: Client) -> None:
+    for asker in range(_ASKERS):
+        for number in range(_ASKED):
+            subject = names.fetch_subject(GATEWAY, KEY, number % PARTITIONS[GATEWAY])
+            await bus.publish(subject, reply=f"_INBOX.asker{asker}.{number}")
+    await bus.flush()

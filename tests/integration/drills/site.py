@@ -254,6 +254,10 @@ class Site:
         """Starts a worker again, waits until it is ready, and has it scraped from then on."""
         await off(worker.start)
         await off(worker.wait_ready, PATIENCE_S)
+        self.scraped_again(worker)
+
+    def scraped_again(self, worker: WorkerProcess) -> None:
+        """Has a worker scraped that was not."""
         self.scrape(_JOBS[1], self._listen[worker.worker_id])
 
     def scrape(self, job: str, address: str, *, no_more: bool = False) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from nats.js.kv import KeyValue
 from ringcast.wishes import drain_worker, undrain_worker
 from ringcast_core import row_partition
-from ringcast_testkit import PATIENCE_S
+from ringcast_testkit import PATIENCE_S, WorkerProcess, until
 from ringcast_wire import names
 
 from tests.integration.drills.application import HOLD
@@ -65,6 +65,60 @@ async def wishes_that_are_none(site: Site) -> AsyncGenerator[None, None]:
         await bucket.put(names.wishes_key(KEY), b"no wishes")
         yield
         await bucket.delete(names.wishes_key(KEY))
+
+
+@drill("RingcastNoLeader", companions=(*GONE, "RingcastPartitionsUnowned"))
+async def term_refused(site: Site) -> AsyncGenerator[None, None]:
+    """NATS lets no worker of a key write who leads it any more, and the one that leads is killed.
+
+    It lets them again, and the worker is started again.
+    """
+    subject = f"$KV.{names.owners_bucket(JOBS)}.{names.term_key(KEY)}"
+    async with site.denied(dict.fromkeys(_WORKERS, (subject,))):
+        leader = await _leader(site)
+        await off(leader.kill)
+        yield
+    await site.started(leader)
+
+
+@drill(
+    "RingcastWorkerPassedOver",
+    companions=(
+        *(*GONE, "RingcastFetchesFail", "RingcastPartitionsUnowned", "RingcastSubjectsRefused"),
+        *("RingcastBacklog", "RingcastBootstrapSlow", "RingcastNoLeader"),
+    ),
+)
+async def joiner_never_ready(site: Site) -> AsyncGenerator[None, None]:
+    """A worker leaves in order, and comes back when NATS does not let it fetch any more: it never gets ready for a
+    partition.
+
+    NATS lets it, and the worker that leads is killed and started again, which remembers nobody that it passed over.
+    """
+    leader = await _leader(site)
+    (joiner,) = (worker for worker in site.of_store(JOBS) if worker is not leader)
+    await site.ended(joiner)
+    async with site.denied({joiner.worker_id: (names.fetch_subject(JOBS, KEY, "*"),)}):
+        await off(joiner.start)
+        site.scraped_again(joiner)
+        yield
+    await off(leader.kill)
+    await site.started(leader)
+
+
+async def _leader(site: Site) -> WorkerProcess:
+    """The worker that leads, once the others know it too."""
+    found: list[str] = []
+
+    async def leads() -> bool:
+        found[:] = [
+            sample["metric"]["worker_id"]
+            for sample in await off(site.prometheus.samples, f'config_key_leading{{store="{JOBS}"}}')
+            if sample["value"][1] == "1"
+        ]
+        return len(found) == 1
+
+    await until(leads)
+    return site.workers[found[0]]
 
 
 def _row_of_each_partition() -> list[str]:

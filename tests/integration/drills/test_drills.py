@@ -13,7 +13,6 @@ import yaml
 from tests.integration.drills.__main__ import FACTOR, hold
 from tests.integration.drills.drill import DRILLS
 from tests.integration.drills.drills import drills_of
-from tests.integration.drills.missing import WITHOUT_A_DRILL
 from tests.integration.drills.rules import (
     SHIPPED,
     duration_ms,
@@ -32,10 +31,8 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs/drills.md"
 
 
-def test_every_shipped_alert_has_a_drill_or_is_listed_as_without_one() -> None:
-    caused = [alert for drill in DRILLS.values() for alert in drill.alerts]
-    assert sorted(caused) == sorted(set(caused)), "an alert has one drill"
-    assert sorted([*caused, *WITHOUT_A_DRILL]) == sorted(shipped_alerts())
+def test_every_shipped_alert_has_one_drill() -> None:
+    assert sorted(alert for drill in DRILLS.values() for alert in drill.alerts) == sorted(shipped_alerts())
 
 
 def test_companions_are_shipped_alerts_and_so_is_what_looks_back_far() -> None:
@@ -49,11 +46,6 @@ def test_companions_are_shipped_alerts_and_so_is_what_looks_back_far() -> None:
 def test_the_page_has_a_row_for_each_alert() -> None:
     rows = dict(re.findall(r"^\| (Ringcast\w+) \| ([\w-]+) \|", PAGE.read_text(), re.MULTILINE))
     assert rows == {alert: drill.name for drill in DRILLS.values() for alert in drill.alerts}
-
-
-def test_the_page_names_the_alerts_without_a_drill() -> None:
-    _, _, after = PAGE.read_text().partition("Without a drill so far")
-    assert set(re.findall(r"`(Ringcast\w+)`", after)) == set(WITHOUT_A_DRILL)
 
 
 def test_the_page_describes_each_drill() -> None:

@@ -254,6 +254,16 @@ async def logins_refused(site: Site) -> AsyncGenerator[None, None]:
     await site.reload_logins()
 
 
+@drill("RingcastRedeliveries", companions=(*LATE, "RingcastBacklog", "RingcastSubjectsRefused"), shape=Shape.SMALL)
+async def acknowledgements_refused(site: Site) -> AsyncGenerator[None, None]:
+    """NATS does not let a worker acknowledge its events any more.
+
+    It lets it again.
+    """
+    async with site.denied({"gateway-0": ("$JS.ACK.>",)}):
+        yield
+
+
 async def _all_refused(site: Site) -> bool:
     refused = await off(site.prometheus.ask, 'count({__name__=~".*_login_refused"} == 1)')
     return bool(refused == ["3"])

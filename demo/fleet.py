@@ -101,15 +101,25 @@ class Fleet:
                 return False
         return True
 
-    async def wait_settled(self, timeout_s: float = 30.0) -> int:
-        """Waits until the partitions are shared out and loaded; returns when that was (monotonic, ns)."""
-        await self._wait(self.settled, timeout_s, "the partitions were not shared out")
+    def _shares(self) -> str:
+        """How many partitions of each key every worker says that it owns."""
+        return ", ".join(
+            f"{worker_id} has " + (" and ".join(f"{len(has)} of {key}" for key, has in member.owned.items()) or "none")
+            for worker_id, member in self.members.items()
+        )
+
+    async def wait_settled(self, timeout_s: float = 120.0) -> int:
+        """Waits until the partitions are shared out and loaded; returns when that was (monotonic, ns).
+
+        So long because of machines that are busy: each worker is a Python process that starts.
+        """
+        await self._wait(self.settled, timeout_s, lambda: f"the partitions were not shared out: {self._shares()}")
         return time.monotonic_ns()
 
     async def wait_heard(self, key: str, row_id: str, version: int, timeout_s: float = 15.0) -> tuple[str, int]:
         """Waits until a worker's handler has had that version; returns the worker, and when (monotonic, ns)."""
         what = (key, row_id, version)
-        await self._wait(lambda: what in self._heard, timeout_s, f"nobody heard of {row_id} at version {version}")
+        await self._wait(lambda: what in self._heard, timeout_s, lambda: f"nobody heard of {row_id} version {version}")
         return self._heard[what][0]
 
     def hearers(self, key: str, row_id: str, version: int) -> list[str]:
@@ -124,12 +134,12 @@ class Fleet:
         for member in self.members.values():
             await asyncio.wait_for(member.dumped.wait(), 30)
 
-    async def _wait(self, condition: Callable[[], bool], timeout_s: float, otherwise: str) -> None:
+    async def _wait(self, condition: Callable[[], bool], timeout_s: float, otherwise: Callable[[], str]) -> None:
         try:
             async with asyncio.timeout(timeout_s), self.changed:
                 await self.changed.wait_for(lambda: self.failure is not None or condition())
         except TimeoutError:
-            raise SystemExit(f"demo: {otherwise} within {timeout_s:g} s") from None
+            raise SystemExit(f"demo: after {timeout_s:g} s {otherwise()}") from None
         if self.failure is not None:
             raise SystemExit(f"demo: {self.failure}")
 

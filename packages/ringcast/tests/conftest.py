@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -12,6 +13,10 @@ import pytest
 from nats.js.api import DiscardPolicy, StreamConfig
 from nats.js.errors import NotFoundError
 from ringcast import Mode, Worker
+from ringcast._bus.bus import Bus, connected
+from ringcast._bus.nats_bus import NatsBus
+from ringcast._common.config import WorkerConfig
+from ringcast._common.log import worker_log
 from ringcast_client import ConfigServiceClient
 from ringcast_testkit import ConfigServiceProcess, NatsServer
 from ringcast_wire import limits, names
@@ -55,6 +60,15 @@ async def new_store(
 def store(new_store: Callable[[str], Store], store_name: str) -> Store:
     """A store that no other test uses, not created yet."""
     return new_store(store_name)
+
+
+@pytest.fixture
+async def connection(service_nats: NatsServer, store: Store) -> AsyncIterator[Bus]:
+    """To a server that has the bucket of leases."""
+    await store.create()
+    config = WorkerConfig(store="s", keys=("k",), servers=(service_nats.url,), worker_id=store.name)
+    async with connected(NatsBus.prepared, config, worker_log(logging.getLogger("ringcast"))) as opened:
+        yield opened
 
 
 @asynccontextmanager

@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING
 
 import nats
 import pytest
-from ringcast._bus.bus import Bus, connected
+from ringcast._bus.bus import Bus
 from ringcast._bus.kv import NatsBucket, NatsBuckets
-from ringcast._bus.nats_bus import NatsBus
-from ringcast._common.config import WorkerConfig
 from ringcast._common.log import worker_log
 from ringcast._coordination.lease_reader import LeaseReader
 from ringcast._protocol.kv_mirror import Entry
 from ringcast._protocol.lease_reading import MOST_READ, LeaseReadings
 from ringcast._protocol.membership import Membership
-from ringcast_testkit import PATIENCE_S, NatsServer
+from ringcast_testkit import PATIENCE_S
 from ringcast_wire import LeaseRecord, NodeRecord, encode_record, limits, names
 from ringcast_wire.buckets import BucketAnswer
 
@@ -27,15 +25,6 @@ if TYPE_CHECKING:
     from .conftest import Store
 
 VALUE = encode_record(LeaseRecord(incarnation="i", host="h", pid=1, started_at_ms=1))
-
-
-@pytest.fixture
-async def connection(service_nats: NatsServer, store: Store) -> AsyncIterator[Bus]:
-    """To a server that has the bucket of leases."""
-    await store.create()
-    config = WorkerConfig(store="s", keys=("k",), servers=(service_nats.url,), worker_id=store.name)
-    async with connected(NatsBus.prepared, config, worker_log(logging.getLogger("ringcast"))) as opened:
-        yield opened
 
 
 @asynccontextmanager

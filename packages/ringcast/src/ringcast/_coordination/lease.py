@@ -212,11 +212,20 @@ class LeaseHolder:
 
     async def revoke(self) -> None:
         """Deletes the lease, unless another worker of this process still needs it."""
-        if self.detach():
+        if not self.detach():
+            return
+        while True:
             try:
                 await self._bucket.delete(self._id, last=self._keeper.revision)
             except ConflictError:
-                self._log.warning("lease.not_ours")
+                entry = await self._bucket.get(self._id)
+                current = self._read_record(entry)
+                if entry is not None and current is not None and self._keeper.refused(current) is Refusal.OURS:
+                    self._keeper.revision = entry.revision  # a refresh that was cancelled has landed after all
+                    continue
+                if current is not None:
+                    self._log.warning("lease.not_ours")
+            return
 
     def detach(self) -> bool:
         """This worker needs the lease no longer; returns whether no other worker of this process does."""

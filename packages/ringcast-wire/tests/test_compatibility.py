@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from typing import Any
 
@@ -171,6 +172,35 @@ A, B = {"name": "a", "type": "int"}, {"name": "b", "type": "string"}
 def test_what_keeps_avro_schemas_from_being_compatible(reader: str, writer: str, said: str | None) -> None:
     found = incompatibility(AVRO, reader, writer, Budget())
     assert found == said or (said is not None and found is not None and said in found)
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide"),
+    [
+        (
+            {"properties": {f"p{number}": {"enum": [1]} for number in range(2_000)}, "additionalProperties": False},
+            {"additionalProperties": {"enum": [*range(5_000)]}},
+        ),
+        (
+            {"additionalProperties": {"enum": [*range(5_000)]}},
+            {"properties": {f"p{number}": {"type": "integer"} for number in range(2_000)}},
+        ),
+    ],
+    ids=["enum", "types of an enum"],
+)
+def test_a_long_list_is_read_once_however_many_parts_are_compared_with_it(narrow: Any, wide: Any) -> None:
+    steps = 0
+
+    def count(_frame: Any, event: str, function: Any) -> None:
+        nonlocal steps
+        steps += event == "call" or (event == "c_call" and function.__name__ == "encode")
+
+    sys.setprofile(count)
+    try:
+        assert problem(narrow, wide) is None
+    finally:
+        sys.setprofile(None)
+    assert steps < 150_000
 
 
 @attempt(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import grpc
 import pytest
+from ringcast_config_service import value_schemas
 from ringcast_config_service.repository.schemas import KNOWN_FROM as FIRST_KNOWN_FROM
 from ringcast_config_service.repository.schemas import NEWER_KNOWN_FROM, SchemaChange, Seen
+from ringcast_testkit import attempt, until
 from ringcast_wire import (
     InvalidInputError,
     SchemaCompatibility,
@@ -142,3 +145,31 @@ async def test_what_changes_nothing_is_refused(service: Running, store_name: str
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await service.stub.SetSchemaMode(pb.SetSchemaModeRequest(store=store_name, key="k"))
     assert str(error_from_rpc(caught.value)) == "one of mode and compatibility is needed"
+
+
+@attempt(
+    "an administrator of a store",
+    "register schemas that take long to read and to compare",
+    "others are served meanwhile",
+)
+@pytest.mark.parametrize("step", ["value_schema", "_break"])
+async def test_others_are_served_while_schemas_are_read_and_compared(
+    service: Running, store_name: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await service.create(store_name)
+    await registered(service, store_name, record(A), SchemaCompatibility.BACKWARD)
+    began, served, works = threading.Event(), threading.Event(), getattr(value_schemas, step)
+    in_time: list[bool] = []
+
+    def slow(*words: Any) -> Any:
+        began.set()
+        in_time.append(served.wait(10))
+        return works(*words)
+
+    monkeypatch.setattr(value_schemas, step, slow)
+    registering = asyncio.create_task(registered(service, store_name, record(A, B_OR_NOT)))
+    await until(began.is_set)
+    await service.stub.ListSchemas(pb.ListSchemasRequest(store=store_name))
+    served.set()
+    assert await registering == 2
+    assert in_time == [True]

@@ -17,12 +17,14 @@ from urllib.parse import unquote
 import msgspec
 
 MAX_STEPS: Final = 50_000
-"""Pairs of parts that one comparison looks at: about a second."""
+"""Pairs of parts that one comparison looks at, each of which takes as long as the others: half a second or so."""
 
 _ANNOTATIONS: Final = frozenset(
     {"$schema", "$id", "id", "$comment", "$defs", "definitions", "title", "description", "default", "examples"}
     | {"deprecated", "readOnly", "writeOnly"}
 )
+_ELSEWHERE: Final = _ANNOTATIONS | {"type"}
+"""What is not compared keyword by keyword."""
 _VALUES: Final = frozenset({"enum", "const", "default", "examples"})
 """Keywords that have values, not schemas."""
 _LOWER: Final = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"}
@@ -136,6 +138,7 @@ class _Comparison:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._digests: dict[int, tuple[Any, bytes]] = {}
+        self._sets: dict[int, tuple[Any, frozenset[bytes], frozenset[str]]] = {}
 
     def node(self, narrow: Any, wide: Any, place: str) -> None:
         self._budget.step()
@@ -144,9 +147,9 @@ class _Comparison:
         if wide is False:
             raise _breaks(place, "it is not accepted")
         narrow = {} if narrow is True else narrow
-        types = _types(narrow)
+        types = self._types(narrow)
         self._type(types, wide, place)
-        names = [name for name in wide if name not in _ANNOTATIONS | {"type"} and _concerns(name, types)]
+        names = [name for name in wide if name not in _ELSEWHERE and _concerns(name, types)]
         for group in _TOGETHER:
             if not group.isdisjoint(names):
                 names = [name for name in names if name not in group]
@@ -165,20 +168,37 @@ class _Comparison:
         if name == "enum":
             if "enum" not in narrow:
                 raise _breaks(here, "values that it does not have are not accepted")
-            known = {self._digest(value) for value in wide["enum"]}
+            known = self._set(wide["enum"])[0]
             for value in narrow["enum"]:
                 self._budget.step()
                 if self._digest(value) not in known:
                     raise _breaks(here, f"{_text(value)} is not accepted")
         elif name == "required":
+            required = self._set(narrow.get("required", []))[0]
             for each in wide["required"]:
-                if each not in narrow.get("required", ()):
+                if self._digest(each) not in required:
                     raise _breaks(here, f"{_text(each)} is not optional any more")
         elif name in _LOWER or name in _UPPER:
             if not self._within(name, narrow.get(name), wide[name]):
                 raise _breaks(here, f"{_text(wide[name])} is stricter")
         elif name in _UNEVALUATED or name not in narrow or not self._same(narrow[name], wide[name]):
             raise _breaks(here, "it differs, and how is not compared")
+
+    def _set(self, values: list[Any]) -> tuple[frozenset[bytes], frozenset[str]]:
+        """The digests of values and their types, gathered once however often the list is compared."""
+        found = self._sets.get(id(values))
+        if found is None:
+            digests = frozenset(map(self._digest, values))
+            found = self._sets[id(values)] = values, digests, frozenset(map(_type_of, values))
+        return found[1:]
+
+    def _types(self, node: dict[str, Any]) -> frozenset[str]:
+        """Which a value may be of that a node accepts, and perhaps more."""
+        declared = _declared(node)
+        if "enum" not in node:
+            return declared
+        both = declared | ({"integer", "number"} if declared & {"integer", "number"} else set())
+        return both & self._set(node["enum"])[1]
 
     def _within(self, name: str, narrow: Any, wide: Any) -> bool:
         if narrow is None or isinstance(narrow, bool) or isinstance(wide, bool):
@@ -233,15 +253,6 @@ def _text(value: Any) -> str:
 def _declared(node: dict[str, Any]) -> frozenset[str]:
     found = node.get("type", _TYPES)
     return frozenset({found} if isinstance(found, str) else cast(Iterable[str], found))
-
-
-def _types(node: dict[str, Any]) -> frozenset[str]:
-    """Which a value may be of that it accepts, and perhaps more."""
-    declared = _declared(node)
-    if "enum" not in node:
-        return declared
-    both = declared | ({"integer", "number"} if declared & {"integer", "number"} else set())
-    return both & {_type_of(value) for value in node["enum"]}
 
 
 def _type_of(value: Any) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final, NamedTuple
 
@@ -156,6 +157,8 @@ class ValueSchemas:
         self._measures = measures
         self._known: dict[str, tuple[dict[str, ValueCheck], float]] = {}
         self._checks = asyncio.Semaphore(MAX_CHECKS)
+        self._beside = ThreadPoolExecutor(1, "schemas")
+        """Reads and compares schemas, which takes up to a second for each: one at a time, and nothing else waits."""
 
     # Writes
 
@@ -219,7 +222,7 @@ class ValueSchemas:
                 enforced.
             UnavailableError: too much is checked at once, or rows change too often.
         """
-        value_schema(kind, definition)
+        await self._ready(kind, definition)
         return await self._change(store, SchemaChange(key, kind, definition, mode, 0, compatibility), by)
 
     async def set_mode(
@@ -239,7 +242,7 @@ class ValueSchemas:
         names.check_name("store", store)
         names.check_name("key", key)
         if definition:
-            schema = value_schema(kind, definition)
+            schema = await self._ready(kind, definition)
         else:
             found = await self.show(store, key)
             schema = to_value_schema(found.kind, found.definition)
@@ -266,6 +269,9 @@ class ValueSchemas:
             what = f"no version {version} of a schema" if version else "no schema"
             raise InvalidInputError(f"{store}/{key} has {what}", field="version" if version else "key")
         return found[0]
+
+    async def _ready(self, kind: SchemaKind, definition: str) -> ValueSchema:
+        return await asyncio.get_running_loop().run_in_executor(self._beside, value_schema, kind, definition)
 
     async def _change(self, store: str, wanted: SchemaChange, by: Authorship) -> KeySchema:
         names.check_name("store", store)
@@ -299,16 +305,16 @@ class ValueSchemas:
             return
         if (newest.kind, newest.definition) == (kind, definition):
             return
-        budget = Budget()
+        budget, loop = Budget(), asyncio.get_running_loop()
         for each in await self._schemas.versions(store, change.key) if wanted.is_transitive else [newest]:
             for found in await self._schemas.versions(store, change.key, each.version):
-                if (said := _break(wanted, kind, definition, found, budget)) is not None:
+                said = await loop.run_in_executor(self._beside, _break, wanted, kind, definition, found, budget)
+                if said is not None:
                     raise InvalidInputError(
                         f"definition can't be version {newest.version + 1} of the schema of {store}/{change.key}, "
                         f"which has the compatibility {wanted}: {said}",
                         field="definition",
                     )
-            await asyncio.sleep(0)
 
     async def _seen(self, store: str, change: SchemaChange, newest: KeySchema | None) -> Seen | None:
         """Looks at the rows that are there, if they have to keep to what is to be enforced.

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import logging
+from itertools import count
+from types import SimpleNamespace
+from typing import Any, cast
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ringcast._common.log import worker_log
+from ringcast._coordination.sticky_records import OwnerRecords
 from ringcast._protocol.kv_mirror import Entry as Stored
 from ringcast._protocol.kv_mirror import KvMirror
 from ringcast._protocol.membership import Membership, orphaned_records
@@ -196,3 +202,54 @@ def test_no_table_follows_a_step_that_was_never_taken() -> None:
     check_step(table, 3)
     with pytest.raises(ProtocolError, match="table follows step 3 of a migration: the last one is 2"):
         check_step(table, 2)
+
+
+class Bucket:
+    """Takes every write."""
+
+    def __init__(self) -> None:
+        self._revisions = count(10)
+
+    async def put(self, name: str, value: bytes, *, last: int, among: str = "") -> int:
+        return next(self._revisions)
+
+
+_SAID = State(lease="w", session=5, first=5)
+_SAYS_ELSE: dict[str, Any] = {
+    "session": 6,
+    "first": 4,
+    "ended": 4,
+    "seen": 9,
+    "prepared": ((1, 9),),
+    "released": ((1, 9),),
+    "leaving": True,
+    "capacity": 2,
+    "agent": "host",
+    "stopped": 8,
+    "guarded": 3,
+}
+
+
+@pytest.mark.parametrize("field", [field.name for field in msgspec.structs.fields(State) if field.name != "lease"])
+async def test_how_far_a_worker_is_concerns_the_leader_alone_and_whether_it_takes_part_all(
+    field: str,
+) -> None:
+    changed: list[str] = []
+    progressed: list[tuple[str, str]] = []
+    buckets = SimpleNamespace(bucket=lambda name: Bucket())
+    records = OwnerRecords(
+        cast("Any", buckets),
+        "store",
+        ("list",),
+        2,
+        changed.append,
+        lambda key, worker_id: progressed.append((key, worker_id)),
+        worker_log(logging.getLogger("ringcast")),
+    )
+    name, is_progress = names.state_key("list", "w"), field not in {"session", "leaving", "capacity", "agent"}
+    await records.write(name, encode_state(_SAID), last=0)
+    assert (changed, progressed) == (["list"], [])
+    await records.write(name, encode_state(msgspec.structs.replace(_SAID, **{field: _SAYS_ELSE[field]})), last=10)
+    assert (changed[1:], progressed) == (([], [("list", "w")]) if is_progress else (["list"], []))
+    await records.write(name, b"{}", last=11)
+    assert (changed[-1], records.states("list")) == ("list", {})

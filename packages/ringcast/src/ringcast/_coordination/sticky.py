@@ -62,7 +62,9 @@ class StickyCoordinator:
         self._log = log
         self._read_wake = asyncio.Event()
         self._read_at = -times.read_s
-        self._records = records = OwnerRecords(buckets, config.store, config.keys, partitions, self._changed, log)
+        self._records = records = OwnerRecords(
+            buckets, config.store, config.keys, partitions, self._changed, self._progressed, log
+        )
         self._owned = {
             key: KeyOwnership(
                 key,
@@ -318,6 +320,13 @@ class StickyCoordinator:
             self._owned[key].records_changed()
             if self.migration is not None:
                 self.migration.follow(key)
+            self._leaders[key].changed()
+
+    def _progressed(self, key: str, worker_id: str) -> None:
+        """A worker has got further, with its partitions or with a migration: that is for the leader alone."""
+        if worker_id == self._worker_id:
+            self._changed(key)
+        elif self._leaders[key].leads:
             self._leaders[key].changed()
 
     def _close_all(self) -> None:

@@ -38,7 +38,8 @@ RENEW_S: Final = TOUCH_S
 class OwnerRecords:
     """A mirror of the bucket of owners, without the sessions, and of what operators want of the keys.
 
-    ``changed`` is called with each config key whose records are others, or have other revisions.
+    ``changed`` is called with each config key whose records are others, or have other revisions; ``progressed``, in its
+    place, with a key and a worker whose state differs in nothing but how far the worker is: the leader goes by that.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class OwnerRecords:
         keys: tuple[str, ...],
         partitions: int,
         changed: Callable[[str], None],
+        progressed: Callable[[str, str], None],
         log: EventLog,
     ) -> None:
         self.bucket = buckets.bucket(names.owners_bucket(store))
@@ -55,6 +57,7 @@ class OwnerRecords:
         self._keys = keys
         self._partitions = partitions
         self._changed = changed
+        self._progressed = progressed
         self._log = log
         self._mirror = KvMirror()
         self._mirror.on_entry = self._entry
@@ -186,18 +189,22 @@ class OwnerRecords:
     def _entry(self, name: str) -> None:
         """A record is another."""
         key = name.partition(".")[0]
-        self._take_state(key, name)
-        self._changed(key)
-
-    def _take_state(self, key: str, name: str) -> None:
-        if key not in self._states or not name.startswith(prefix := names.state_key(key, "")):
-            return
-        worker_id = name.removeprefix(prefix)
-        state = self._read(name, _decode_state)
-        if state is not None and state.lease == worker_id:
-            self._states[key][worker_id] = state
+        if (worker_id := self._take_state(key, name)) is not None:
+            self._progressed(key, worker_id)
         else:
-            self._states[key].pop(worker_id, None)
+            self._changed(key)
+
+    def _take_state(self, key: str, name: str) -> str | None:
+        """Returns the worker if the record is its state, and tells nothing new but how far the worker is."""
+        if key not in self._states or not name.startswith(prefix := names.state_key(key, "")):
+            return None
+        worker_id, states = name.removeprefix(prefix), self._states[key]
+        before, state = states.get(worker_id), self._read(name, _decode_state)
+        if state is None or state.lease != worker_id:
+            states.pop(worker_id, None)
+            return None
+        states[worker_id] = state
+        return worker_id if before is not None and _for_all(before) == _for_all(state) else None
 
     def _decode_table(self, data: bytes, revision: int) -> Table:
         table = decode_table(data, self._partitions)
@@ -230,6 +237,11 @@ class OwnerRecords:
             self._decoded[name] = entry.revision, record
         found: T | None = record
         return found
+
+
+def _for_all(state: State) -> tuple[str, int, bool, int, str]:
+    """What every worker goes by: which of them take part, how they share, and which agents are believed."""
+    return state.lease, state.session, state.leaving, state.capacity, state.agent
 
 
 def _decode_state(data: bytes, revision: int) -> State:

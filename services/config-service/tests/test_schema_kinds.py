@@ -112,6 +112,8 @@ async def test_the_next_version_is_as_compatible_as_it_has_to_be(
     else:
         begin = f"definition can't be version 2 of the schema of {store_name}/k, which has the compatibility"
         assert found.startswith(f"{begin} {compatibility}: {said}")
+        asked = pb.CheckSchemaRequest(store=store_name, key="k", kind=pb.SCHEMA_KIND_AVRO, definition=definition)
+        assert (await service.stub.CheckSchema(asked)).incompatible == found
 
 
 async def test_transitive_is_of_all_versions_and_the_others_of_the_newest(service: Running, store_name: str) -> None:

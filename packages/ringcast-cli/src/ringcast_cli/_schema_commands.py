@@ -103,7 +103,8 @@ def register(
 def check(context: click.Context, store: str, key: str, file: str | None, schema_kind: str) -> int:
     """Say which rows of KEY in STORE break the schema in FILE, by default the newest of KEY. Changes nothing.
 
-    Names the first ten. The exit code is 3 if there are any.
+    Names the first ten. Says too whether FILE may be the next version, by the compatibility of KEY. The exit code is 3
+    if there are such rows, or it may not.
     """
     config = settings_of(context)
     definition = "" if file is None else _read(file, SchemaKind(schema_kind))
@@ -120,8 +121,10 @@ def check(context: click.Context, store: str, key: str, file: str | None, schema
             where = f"at {row.where}" if row.where else "as a whole"
             rule = f" (rule {row.rule})" if row.rule else ""
             click.echo(visible(f"{shown(row.row_id)} {where}{rule}: {row.reason}: {row.found}"))
+        if report.incompatible:
+            click.echo(visible(report.incompatible))
         click.echo(f"{counted(report.rows, 'row')} of {store}/{key}: {report.broken} break the schema")
-    return codes.SKIPPED if report.broken else codes.OK
+    return codes.SKIPPED if report.broken or report.incompatible else codes.OK
 
 
 @schema.command("list")

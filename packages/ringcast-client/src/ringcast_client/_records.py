@@ -24,10 +24,12 @@ from ringcast_wire import (
 from ringcast_wire.grpc import MODES, ROLES, STAGES, STRATEGIES, pb
 from ringcast_wire.key_ring import ListKeys
 
-_MODES = {number: mode for mode, number in MODES.items()}
-_ROLES = {number: role for role, number in ROLES.items()}
-_STAGES = {number: stage for stage, number in STAGES.items()}
-_STRATEGIES = {number: strategy for strategy, number in STRATEGIES.items()}
+from ringcast_client._enums import Known
+
+_MODES = Known("a mode of a store", MODES)
+_ROLES = Known("a role", ROLES)
+_STAGES = Known("a stage of a migration", STAGES)
+_STRATEGIES = Known("a strategy of a store", STRATEGIES)
 
 
 class OnInvalid(StrEnum):

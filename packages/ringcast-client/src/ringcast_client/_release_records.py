@@ -8,10 +8,11 @@ from typing import Final
 from ringcast_wire import ReleaseGate, ReleaseOutcome, ReleaseState, Rollout
 from ringcast_wire.grpc import RELEASE_OUTCOMES, RELEASE_STATES, pb
 
+from ringcast_client._enums import Known
 from ringcast_client._input import check_range
 
-STATES: Final = {number: state for state, number in RELEASE_STATES.items()}
-OUTCOMES: Final = {number: outcome for outcome, number in RELEASE_OUTCOMES.items()}
+STATES: Final = Known("a state of a release", RELEASE_STATES)
+OUTCOMES: Final = Known("an outcome of a row of a release", RELEASE_OUTCOMES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,12 @@ from ringcast_wire import SchemaCompatibility, SchemaKind, SchemaMode, names
 from ringcast_wire.grpc import SCHEMA_COMPATIBILITIES, SCHEMA_KINDS, SCHEMA_MODES, pb
 
 from ringcast_client._calls import Calls
+from ringcast_client._enums import Known
 from ringcast_client._input import where
 
-_KINDS: Final = {number: kind for kind, number in SCHEMA_KINDS.items()}
-_COMPATIBILITIES: Final = {number: each for each, number in SCHEMA_COMPATIBILITIES.items()}
-_MODES: Final = {number: mode for mode, number in SCHEMA_MODES.items()}
+_KINDS: Final = Known("a kind of schema", SCHEMA_KINDS)
+_COMPATIBILITIES: Final = Known("a compatibility of schemas", SCHEMA_COMPATIBILITIES)
+_MODES: Final = Known("a mode of a schema", SCHEMA_MODES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,13 @@ class BrokenRow:
 
 @dataclass(frozen=True, slots=True)
 class SchemaReport:
-    """How many rows a key has, how many of them break a schema, and the first ten of these."""
+    """How many rows a key has, how many of them break a schema, and the first ten of these. ``incompatible``: why the
+    compatibility of the key keeps it from being the next version, as a sentence; empty: it may be."""
 
     rows: int
     broken: int
     first: tuple[BrokenRow, ...]
+    incompatible: str = ""
 
 
 class SchemaCalls:
@@ -97,7 +100,8 @@ class SchemaCalls:
     async def check_schema(
         self, store: str, key: str, definition: str = "", *, kind: SchemaKind = SchemaKind.JSON_SCHEMA
     ) -> SchemaReport:
-        """Looks which rows of a key break a schema, by default the newest of the key, and changes nothing.
+        """Looks which rows of a key break a schema, by default the newest of the key, and whether it may be the next
+        version; changes nothing.
 
         Raises:
             InvalidInputError: it is no schema, or the key has none.
@@ -107,7 +111,7 @@ class SchemaCalls:
         request = pb.CheckSchemaRequest(**where(store, key), kind=SCHEMA_KINDS[kind], definition=definition)
         found = await self._calls.unary(self._calls.rpc.CheckSchema, request)
         first = (BrokenRow(row.row_id, row.where, row.rule, row.reason, row.found) for row in found.first)
-        return SchemaReport(found.rows, found.broken, tuple(first))
+        return SchemaReport(found.rows, found.broken, tuple(first), found.incompatible)
 
     async def set_schema_mode(
         self,
@@ -154,11 +158,11 @@ def _info(found: pb.KeySchema) -> SchemaInfo:
         key=found.key,
         version=found.version,
         kind=_KINDS[found.kind],
-        mode=_MODES.get(found.mode),
+        mode=_MODES[found.mode] if found.mode else None,
         author=found.author,
         reason=found.reason,
         registered_at_ms=found.registered_at_ms,
         changed_at_ms=found.changed_at_ms,
         definition=found.definition,
-        compatibility=_COMPATIBILITIES.get(found.compatibility),
+        compatibility=_COMPATIBILITIES[found.compatibility] if found.compatibility else None,
     )

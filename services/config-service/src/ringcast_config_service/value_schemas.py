@@ -63,11 +63,15 @@ _TURN_S: Final = 0.01
 
 
 class Report(NamedTuple):
-    """What the rows of a key are for a schema: how many there are, how many break it, and the first of these."""
+    """What the rows of a key are for a schema: how many there are, how many break it, and the first of these.
+
+    ``incompatible``: why the schema can't be the next version; empty: it can.
+    """
 
     rows: int
     broken: int
     first: list[BrokenRow]
+    incompatible: str = ""
 
 
 class ValueCheck:
@@ -238,16 +242,22 @@ class ValueSchemas:
         return await self._change(store, SchemaChange(key, None, None, mode, 0, compatibility), by)
 
     async def check(self, store: str, key: str, kind: SchemaKind, definition: str) -> Report:
-        """Looks which rows break a schema, by default the newest of the key."""
+        """Looks which rows break a schema, by default the newest of the key, and whether it may be the next version."""
         names.check_name("store", store)
         names.check_name("key", key)
+        said = None
         if definition:
             schema = await self._ready(kind, definition)
+            for newest in await self._schemas.newest(store, key):
+                compared = newest.compatibility or SchemaCompatibility.NONE
+                change = SchemaChange(key, kind, definition, None, newest.version, compared=compared)
+                said = await self._incompatible(store, change, newest)
         else:
             found = await self.show(store, key)
             schema = to_value_schema(found.kind, found.definition)
         async with self._checking():
-            return (await self._look(store, key, schema))[0]
+            report, _ = await self._look(store, key, schema)
+        return report._replace(incompatible=said or "")
 
     async def listed(self, store: str, key: str = "") -> list[KeySchema]:
         """The newest schema of each key, or the versions of one."""
@@ -281,8 +291,8 @@ class ValueSchemas:
             compared = wanted.next_compatibility(newest)
             change = wanted._replace(expected=newest.version if newest else 0, compared=compared)
             try:
-                if newest is not None:
-                    await self._compare(store, change, newest)
+                if newest is not None and (said := await self._incompatible(store, change, newest)) is not None:
+                    raise InvalidInputError(said, field="definition")
                 seen = await self._seen(store, change, newest)
                 found = await self._schemas.change(store, change, seen, by)
             except SchemaRaceError:
@@ -294,27 +304,24 @@ class ValueSchemas:
         log.info("schema.set", store=store, key=key, version=found.version, kind=found.kind, mode=str(found.mode))
         return found
 
-    async def _compare(self, store: str, change: SchemaChange, newest: KeySchema) -> None:
-        """Compares what is to be the next version with the newest, or with all that are kept.
-
-        Raises:
-            InvalidInputError: it is not as compatible as it has to be.
-        """
+    async def _incompatible(self, store: str, change: SchemaChange, newest: KeySchema) -> str | None:
+        """Compares what is to be the next version with the newest, or with all that are kept: why it is not as
+        compatible as it has to be, or ``None``."""
         wanted, kind, definition = change.compared, change.kind, change.definition
         if wanted is SchemaCompatibility.NONE or kind is None or definition is None:
-            return
+            return None
         if (newest.kind, newest.definition) == (kind, definition):
-            return
+            return None
         budget, loop = Budget(), asyncio.get_running_loop()
         for each in await self._schemas.versions(store, change.key) if wanted.is_transitive else [newest]:
             for found in await self._schemas.versions(store, change.key, each.version):
                 said = await loop.run_in_executor(self._beside, _break, wanted, kind, definition, found, budget)
                 if said is not None:
-                    raise InvalidInputError(
+                    return (
                         f"definition can't be version {newest.version + 1} of the schema of {store}/{change.key}, "
-                        f"which has the compatibility {wanted}: {said}",
-                        field="definition",
+                        f"which has the compatibility {wanted}: {said}"
                     )
+        return None
 
     async def _seen(self, store: str, change: SchemaChange, newest: KeySchema | None) -> Seen | None:
         """Looks at the rows that are there, if they have to keep to what is to be enforced.

@@ -587,14 +587,16 @@ class CheckSchemaRequest(_message.Message):
     def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., kind: _Optional[_Union[SchemaKind, str]] = ..., definition: _Optional[str] = ...) -> None: ...
 
 class SchemaReport(_message.Message):
-    __slots__ = ("rows", "broken", "first")
+    __slots__ = ("rows", "broken", "first", "incompatible")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     BROKEN_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
+    INCOMPATIBLE_FIELD_NUMBER: _ClassVar[int]
     rows: int
     broken: int
     first: _containers.RepeatedCompositeFieldContainer[BrokenRow]
-    def __init__(self, rows: _Optional[int] = ..., broken: _Optional[int] = ..., first: _Optional[_Iterable[_Union[BrokenRow, _Mapping]]] = ...) -> None: ...
+    incompatible: str
+    def __init__(self, rows: _Optional[int] = ..., broken: _Optional[int] = ..., first: _Optional[_Iterable[_Union[BrokenRow, _Mapping]]] = ..., incompatible: _Optional[str] = ...) -> None: ...
 
 class BrokenRow(_message.Message):
     __slots__ = ("row_id", "where", "rule", "reason", "found")

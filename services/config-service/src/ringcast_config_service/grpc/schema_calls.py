@@ -100,7 +100,8 @@ def _message(found: KeySchema) -> pb.KeySchema:
 
 
 def _report(report: Report) -> pb.SchemaReport:
-    return pb.SchemaReport(rows=report.rows, broken=report.broken, first=map(_broken, report.first))
+    first = map(_broken, report.first)
+    return pb.SchemaReport(rows=report.rows, broken=report.broken, first=first, incompatible=report.incompatible)
 
 
 def _broken(row: BrokenRow) -> pb.BrokenRow:

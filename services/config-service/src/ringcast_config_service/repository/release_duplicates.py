@@ -46,7 +46,11 @@ class Normal:
                 row_id = unicodedata.normalize("NFKC", row_id)
         if self._space:
             row_id = row_id.strip()
-        return row_id.removesuffix(".") if self._dot else row_id
+        if self._dot:
+            row_id = row_id.removesuffix(".")
+            if self._space:  # what was before the dot is outer space now
+                row_id = row_id.strip()
+        return row_id
 
     def refusal(self, release: Release, key: str, one: str, other: str) -> ConditionFailedError:
         *most, last = (_IGNORED[name] for name in self.policies)

@@ -287,12 +287,13 @@ def sources(data=()):
     resources(name="data", sources=["**/py.typed", *data])
 
 
-def tests(launches=()):
+def tests(launches=(), processes=()):
     """The tests of a distribution, in its `tests` directory.
 
     They import what the distribution may import, and the testkit. `launches` are the distributions that they start
-    as processes, so that no import tells Pants of them. Several files run in one process, and share the fixtures of the
-    session: to start Python and the servers for each file costs more than most of them do.
+    as processes, so that no import tells Pants of them. All files run in one process, and share the fixtures of the
+    session: to start Python and the servers for each file costs more than most of them do. Where they take more than
+    three or four minutes, `processes` are globs of names: the files of each have a process, and the others one more.
     """
     here = str(build_file_dir().parent)
     allowed = dict(MAY_IMPORT)[here]
@@ -316,17 +317,20 @@ def tests(launches=()):
         sources=["**/*.py", "!**/test_*.py"],
         dependencies=[f"//{here}:docs"],
     )
-    python_tests(
-        name="tests",
-        sources=["**/test_*.py"],
-        dependencies=[
-            ":test_utils",
-            f"//{here}:docs",
-            f"//{_source_dir(here)}:src",
-            # Every test that reaches native code runs against the wheel that maturin builds.
-            f"//{_CORE}:dist",
-            *(f"//{_source_dir(directory)}:src" for directory in launches),
-            *(f"//{directory}:docs" for directory in launches),
-        ],
-        batch_compatibility_tag=here,
-    )
+    globs = [f"**/{names}" for names in (*processes, "test_*.py")]
+    for number, names in enumerate(globs):
+        name = f"tests{number}" if number < len(processes) else "tests"
+        python_tests(
+            name=name,
+            sources=[names, *(f"!{earlier}" for earlier in globs[:number])],
+            dependencies=[
+                ":test_utils",
+                f"//{here}:docs",
+                f"//{_source_dir(here)}:src",
+                # Every test that reaches native code runs against the wheel that maturin builds.
+                f"//{_CORE}:dist",
+                *(f"//{_source_dir(directory)}:src" for directory in launches),
+                *(f"//{directory}:docs" for directory in launches),
+            ],
+            batch_compatibility_tag=f"{here}:{name}",
+        )

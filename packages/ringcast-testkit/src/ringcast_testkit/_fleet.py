@@ -7,11 +7,14 @@ import itertools
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from ringcast_testkit._history import History
 from ringcast_testkit._waiting import until
 from ringcast_testkit._worker import WorkerProcess
+
+_PAUSE_S: Final = 0.01
+"""Between two writes: enough for a call of each partition many times a second, and not all that a core can do."""
 
 
 @dataclass
@@ -45,6 +48,7 @@ class WrittenFleet:
             row_id = f"row{number % rows}"
             await self.store.put(row_id, str(number))
             self.values[row_id] = str(number)
+            await asyncio.sleep(_PAUSE_S)
 
     def _held(self) -> dict[str, str]:
         return {

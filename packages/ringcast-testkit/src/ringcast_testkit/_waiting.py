@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ringcast_testkit._process import PATIENCE_S, place_of
 
 if TYPE_CHECKING:
     from ringcast import Worker
 
-_LOOK_S = 0.02
+_LEAST_S: Final = 0.02
+_MOST_S: Final = 0.25
+
+
+def pause_s(look_s: float) -> float:
+    """How long to wait after a look that took ``look_s``: looking takes a quarter of the time, not all of a core.
+
+    What asks a server, or all workers for their rows, would else be most of what a test computes.
+    """
+    return min(max(_LEAST_S, 3 * look_s), _MOST_S)
 
 
 async def end_task(task: asyncio.Task[None]) -> None:
@@ -33,12 +43,13 @@ async def until(condition: Callable[[], object]) -> None:
     try:
         async with asyncio.timeout(PATIENCE_S) as limit:
             while True:
+                began_s = time.monotonic()
                 found = condition()
                 if inspect.isawaitable(found):
                     found = await found
                 if found:
                     return
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(pause_s(time.monotonic() - began_s))
     except TimeoutError:
         if not limit.expired():  # one of the condition's own
             raise
@@ -69,10 +80,14 @@ async def until_workers(workers: Sequence[Worker], key: str, condition: Callable
         TimeoutError: it has not come within ``PATIENCE_S``.
     """
     async with asyncio.timeout(PATIENCE_S):
-        while not condition():
+        while True:
+            began_s = time.monotonic()
+            if condition():
+                return
+            pause = pause_s(time.monotonic() - began_s)
             waits = [asyncio.ensure_future(worker.wait_until(key, condition)) for worker in workers]
             try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED, timeout=_LOOK_S)
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED, timeout=pause)
             finally:
                 for wait in waits:
                     wait.cancel()

@@ -18,6 +18,7 @@ from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, attempt, until
 
 Keys = Any  # of conftest.py
 
+FLOOD = 3_000
 LINE = "I1127 15:33:27.739972 7 ssl.cc:2563] Handshake failed with error SSL_ERROR_SSL: error:1000:SSL routines:lib:"
 CHILD = """
 import os, signal, sys
@@ -139,6 +140,30 @@ async def test_failed_handshakes_are_counted_and_logged(tmp_path: Path, keys: Ke
         await until(lambda: len(failures(service)) >= 3)
         assert sorted(line.partition("reason=")[2].split()[0] for line in failures(service)) == sorted(wanted)
         assert not [line for line in service.process.log if "Handshake failed with" in line]
+
+
+@attempt(
+    "a client that speaks no TLS",
+    "make hundreds of connections at once, for long",
+    "each is closed and counted; the service goes on serving",
+)
+async def test_a_flood_of_failing_handshakes_does_no_harm(tmp_path: Path, keys: Keys, nats_url: str) -> None:
+    options = ("--tls-cert", keys.cert, "--tls-key", keys.key, "--client-ca", keys.ca)
+    database = f"sqlite:{tmp_path / 'ringcast.db'}"
+    with ConfigServiceProcess(tmp_path, nats_url=nats_url, database=database, options=options) as service:
+        peer = Peer(service.address, service.metrics_url, keys)
+
+        async def connects() -> None:
+            for _ in range(FLOOD // 30):
+                await peer.speak(b"GET / HTTP/1.1\r\n\r\n")
+
+        await asyncio.gather(*(connects() for _ in range(30)))
+
+        async def counted() -> bool:
+            return (await peer.counts())[NO_HANDSHAKE] == FLOOD
+
+        await until(counted)
+        assert len(failures(service)) <= 1 + (PATIENCE_S // 60)
 
 
 CLOSED = "import os, sys; os.close(2); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hmac
 import logging
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import grpc
 from ringcast_service import ConfigError, setting
@@ -15,6 +18,44 @@ from ringcast_wire.tokens import KnownToken, read_known_tokens
 from ringcast_config_service.watched_file import WatchedFile
 
 log = EventLog(logging.getLogger(__name__))
+
+
+class Certificates(NamedTuple):
+    """What is in the files."""
+
+    key: bytes
+    cert: bytes
+    ca: bytes | None
+
+    def configuration(self) -> grpc.ServerCertificateConfiguration:
+        """The same for gRPC."""
+        return grpc.ssl_server_certificate_configuration([(self.key, self.cert)], self.ca)
+
+
+class CertificateChanges:
+    """What gRPC is told before each handshake.
+
+    Only what is new: each configuration that it gets takes the place of the one before, which other handshakes may be
+    using at that moment. With one for each connection that ended the process after some hundred.
+    """
+
+    def __init__(self, read: Callable[[], Certificates], known: Certificates) -> None:
+        self._read = read
+        self._known = known
+        self._lock = threading.Lock()  # gRPC asks from threads of its own
+
+    def next(self) -> grpc.ServerCertificateConfiguration | None:
+        """What the files say now, if they have changed and can be used; ``None``: as before."""
+        try:
+            found = self._read()
+        except InvalidInputError as error:
+            log.error("certificate.unreadable", error=error)
+            return None
+        with self._lock:
+            if found == self._known:
+                return None
+            self._known = found
+            return found.configuration()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +104,10 @@ class Security:
         """What the port is opened with; ``None`` for one without TLS."""
         if not self.tls_cert_file:
             return None
+        files = self._certificates()
         return grpc.dynamic_ssl_server_credentials(
-            self._certificates(),
-            self._certificates_again,  # type: ignore[arg-type]  # None means "as before", which the stubs don't know
+            files.configuration(),
+            CertificateChanges(self._certificates, files).next,  # type: ignore[arg-type]  # the stubs know no None
             bool(self.client_ca_file),
         )
 
@@ -74,21 +116,14 @@ class Security:
         """Whether the port is opened with TLS."""
         return bool(self.tls_cert_file)
 
-    def _certificates(self) -> grpc.ServerCertificateConfiguration:
+    def _certificates(self) -> Certificates:
         cert = read_login_file("tls_cert", self.tls_cert_file)
         key = read_login_file("tls_key", self.tls_key_file)
         ca = read_login_file("client_ca", self.client_ca_file) if self.client_ca_file else None
         for name, data in (("tls_cert", cert), ("tls_key", key), ("client_ca", ca)):
             if data is not None and b"-----BEGIN " not in data:
                 raise InvalidInputError(f"{name} is not a PEM file", field=name)
-        return grpc.ssl_server_certificate_configuration([(key, cert)], ca)
-
-    def _certificates_again(self) -> grpc.ServerCertificateConfiguration | None:
-        try:
-            return self._certificates()
-        except InvalidInputError as error:
-            log.error("certificate.unreadable", error=error)
-            return None
+        return Certificates(key, cert, ca)
 
 
 class Tokens:

@@ -9,6 +9,7 @@ process of its own.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sys
 import time
@@ -159,7 +160,10 @@ async def main(settings: dict[str, Any]) -> None:
         others=settings.get("others", 0),
     )
     fleet.levels = settings["strategy"] == Strategy.STICKY
-    names = [f"w{number:03d}" for number in range(count)]
+    prefix = settings.get("prefix", "w")
+    names = [f"{prefix}{number:03d}" for number in range(count)]
+    # A worker has a heap of its own. One of all of them together would be looked through as often as that of each.
+    gc.disable()
     async with AsyncExitStack() as stack:
         stack.push_async_callback(fleet.stop_all)
         owners: dict[int, str] = {}
@@ -168,10 +172,12 @@ async def main(settings: dict[str, Any]) -> None:
             await asyncio.gather(*(fleet.start(name) for name in names[start : start + at_once]))
             owners = await fleet.settled()
         if service := settings.get("migrates_at"):
-            await migrate(service, settings["store"])
+            await migrate(service, settings["store"], Stage.VALIDATE, Stage.SWITCH, Stage.FINISH)
             fleet.levels = True
             owners = await fleet.settled()
         say("started", most=max(sum(owner == name for owner in owners.values()) for name in names))
+        if settings.get("holds"):
+            await asyncio.Event().wait()
         await asyncio.sleep(settings.get("rest_s", 0))
         say("moving")
         middle = names[count // 2]
@@ -187,14 +193,10 @@ async def main(settings: dict[str, Any]) -> None:
     say("done")
 
 
-async def migrate(service: str, store: str) -> None:
-    """Has a store go over to exclusive ownership at once.
-
-    Were it created so, each wave of workers would move partitions of all before it, 64 at a time, and each step of that
-    goes to all workers: two hundred in one process, which no user has, take minutes for it and lose their leases.
-    """
+async def migrate(service: str, store: str, *stages: Stage) -> None:
+    """Has a store go through these stages of a migration to exclusive ownership, each as soon as it may."""
     async with ConfigServiceClient(service) as client:
-        for stage in (Stage.SHADOW, Stage.VALIDATE, Stage.SWITCH, Stage.FINISH):
+        for stage in stages:
             await until_done(partial(client.migrate_store, store, stage), ConditionFailedError)
 
 

@@ -1,13 +1,22 @@
-"""What the leader of a key of exclusive ownership takes: it alone writes the table that all others follow."""
+"""What the leader of a key of exclusive ownership takes: it alone writes the table that all others follow.
+
+The workers share partitions as peers do while they start, and the leader writes beside them what it would have them own
+(the stage ``shadow`` of a migration). Were ownership exclusive from the start, each wave of workers would move
+partitions of all before it, 64 at a time, and each step of that goes to all workers: two hundred on one machine, which
+no user has, take minutes for it and lose their leases.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 
-from ringcast_wire import Strategy
+from ringcast.topology import read_topology
+from ringcast_wire import Stage, Strategy
 
 from benchmarks.envelope.changes import create_store
+from benchmarks.envelope.fleet import migrate
 from benchmarks.envelope.loops import run_coroutine
 from benchmarks.envelope.processes import Child, CpuMeter
 from benchmarks.envelope.results import Case, Figure
@@ -17,56 +26,100 @@ from benchmarks.envelope.targets import KEY
 
 LEADER = "leader"
 _OURS = ("first", "second")
-"""Workers that are processes of their own. The first that is there leads."""
+"""Workers that are processes of their own, one of which leads: they were there before any other."""
 _WORKERS, _PARTITIONS = 200, 4_096
+_FLEETS = 4
+"""Processes that hold the other workers, fifty each: one event loop of two hundred can't refresh all their leases."""
 _AT_ONCE = 8
-"""Four thousand partitions are so much for two hundred workers of one process that twenty more at once cost leases."""
 _START_S = 400.0
 _STEP_S = 150.0
 
 
 def leader(run: Run) -> None:
-    """200 workers with 4,096 partitions: the leader and a follower, at rest and while two leave and join."""
+    """200 workers with 4,096 partitions, with `jump` and with `sticky`: at rest, and while two leave and join."""
     workers, partitions = run.size(_WORKERS, 5), run.size(_PARTITIONS, 20)
-    with run.directory() as directory, running(directory) as system:
-        params = {"workers": workers, "partitions": partitions, "seconds": run.size(20, 1)}
-        with run.case(LEADER, f"{workers} workers, {partitions} partitions", params) as case:
-            run_coroutine(create_store(system.service.address, LEADER, partitions))
-            with _worker(system, "first") as first:
-                first.wait_for("ready", _START_S)
-                with _worker(system, "second") as second:
-                    second.wait_for("ready", _START_S)
-                    _measure(case, system, {"first": first, "second": second})
+    for strategy in (Strategy.JUMP, Strategy.STICKY):
+        with run.directory() as directory, running(directory) as system:
+            params = {
+                "strategy": strategy.value,
+                "workers": workers,
+                "partitions": partitions,
+                "processes": run.size(_FLEETS, 1),
+                "seconds": run.size(20, 1),
+            }
+            with run.case(LEADER, f"{strategy.value}, {workers} workers, {partitions} partitions", params) as case:
+                run_coroutine(create_store(system.service.address, LEADER, partitions))
+                with _worker(system, "first") as first:
+                    first.wait_for("ready", _START_S)
+                    if strategy is Strategy.STICKY:
+                        run_coroutine(migrate(system.service.address, LEADER, Stage.SHADOW))
+                    with _worker(system, "second") as second:
+                        second.wait_for("ready", _START_S)
+                        _measure(case, system, {"first": first, "second": second})
 
 
 def _measure(case: Case, system: System, ours: Mapping[str, Child]) -> None:
-    settings = {
-        "servers": system.nats.url,
-        "store": LEADER,
-        "workers": case.params["workers"] - len(ours),
-        "partitions": case.params["partitions"],
-        "strategy": Strategy.JUMP,
-        "migrates_at": system.service.address,
-        "others": len(ours),
-        "at_once": _AT_ONCE,
-        "rest_s": case.params["seconds"],
-        "crash": False,
-    }
     pids = {name: [worker.process.pid] for name, worker in ours.items()}
-    with Child("fleet", "benchmarks.envelope.fleet", settings) as fleet:
-        fleet.wait_for("started", _START_S)
-        for phase, end in (("at rest", "moving"), ("while two workers leave and join", "done")):
+    with ExitStack() as stack:
+        fleet = _fleets(case, system, len(ours), stack)
+        roles = _roles(case, system)
+        for phase, end in (("at rest", "moving"), ("while two workers leave and join", "join")):
             meter, began_s, before = CpuMeter(pids), time.monotonic(), _messages(system)
             fleet.wait_for(end, _STEP_S)
             took_s, after, cpu_s = time.monotonic() - began_s, _messages(system), meter.seconds()
-            for name, who in zip(_OURS, ("leader", "follower"), strict=True):
+            for name, role in roles.items():
                 written, read = (after[name][way] - before[name][way] for way in range(2))
                 case.figures = {
                     **case.figures,
-                    f"{phase}, {who}, cpu": Figure(cpu_s[name] / took_s * 1e3, "ms/s"),
-                    f"{phase}, {who}, messages to the broker": Figure(written / took_s, "1/s"),
-                    f"{phase}, {who}, messages from the broker": Figure(read / took_s, "1/s"),
+                    f"{phase}, {role}, cpu": Figure(cpu_s[name] / took_s * 1e3, "ms/s"),
+                    f"{phase}, {role}, messages to the broker": Figure(written / took_s, "1/s"),
+                    f"{phase}, {role}, messages from the broker": Figure(read / took_s, "1/s"),
                 }
+            case.figures = {**case.figures, f"{phase}, seconds": Figure(took_s, "s")}
+        if (now := _roles(case, system)) != roles:
+            raise RuntimeError(f"the roles are {now} at the end, and were {roles} before")
+
+
+def _roles(case: Case, system: System) -> dict[str, str]:
+    """What our workers are. Which of them leads is not said beforehand. Of peers all do the same."""
+    if case.params["strategy"] == Strategy.JUMP:
+        return {_OURS[0]: "peer"}
+    leading = _leading(system)
+    return {leading: "leader", **{name: "follower" for name in _OURS if name != leading}}
+
+
+def _leading(system: System) -> str:
+    """Which of our workers leads."""
+    exclusive = run_coroutine(read_topology(system.nats.url, LEADER, KEY)).exclusive
+    if exclusive is None or exclusive.leader not in _OURS:
+        raise RuntimeError(f"{exclusive and exclusive.leader} leads, none of {', '.join(_OURS)}")
+    return exclusive.leader
+
+
+def _fleets(case: Case, system: System, ours: int, stack: ExitStack) -> Child:
+    """Starts the other workers, a process after the other; returns the last, where two leave and join.
+
+    That one has the store migrate before, once all are there.
+    """
+    settings = {
+        "servers": system.nats.url,
+        "store": LEADER,
+        "partitions": case.params["partitions"],
+        "at_once": _AT_ONCE,
+        "rest_s": case.params["seconds"],
+        "crash": False,
+        "strategy": Strategy.JUMP,
+    }
+    migrates = {"migrates_at": system.service.address} if case.params["strategy"] == Strategy.STICKY else {}
+    others, count = ours, case.params["processes"]
+    for number in range(count):
+        workers = (case.params["workers"] - others) // (count - number)
+        mine = {**settings, "prefix": f"f{number}-", "workers": workers, "others": others}
+        last = migrates if number == count - 1 else {"holds": True}
+        fleet = stack.enter_context(Child(f"fleet {number}", "benchmarks.envelope.fleet", {**mine, **last}))
+        fleet.wait_for("started", _START_S)
+        others += workers
+    return fleet
 
 
 def _messages(system: System) -> dict[str, tuple[int, int]]:

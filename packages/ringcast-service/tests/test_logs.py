@@ -200,3 +200,23 @@ def test_streams_that_are_there_stay(tmp_path: Path) -> None:
     ended = subprocess.run(words, input="in", capture_output=True, text=True, timeout=60, check=True)
     assert (ended.stdout, ended.stderr) == ("to nobody\n",) * 2
     assert (tmp_path / "found").read_text().split()[:2] == ["True", "in"]
+
+
+FALLING = """
+import os
+from ringcast_service import Lifetime, run_process
+
+class Falling(Lifetime):
+    async def _run(self) -> None:
+        os.abort()
+
+run_process("falling", Falling, log_level="info", log_format="text")
+"""
+
+
+def test_a_process_that_native_code_ends_says_where_it_was() -> None:
+    words = [sys.executable, "-c", FALLING]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == -6
+    assert ended.stderr.startswith("Fatal Python error: Aborted\n")
+    assert "in _run" in ended.stderr

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import ssl
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import grpc
 import pytest
 from aiohttp import web
 from ringcast_config_service import external_check
+from ringcast_config_service.endpoints import Endpoint, EndpointLogin
 from ringcast_config_service.external_check import MAX_ANSWER_BYTES, ExternalCheck, ExternalCheckSettings
 from ringcast_config_service.repository import Authorship, PolicyChange, RowWrite, StageBatch, StagedRow
 from ringcast_config_service.repository.release_records import Release, ReleaseKey
@@ -193,6 +195,23 @@ async def test_a_hostile_server_is_a_refusal(server: Server, monkeypatch: pytest
         assert isinstance(refused, UnavailableError)
         assert str(refused).endswith(f"can't be published: {why}")
     assert {path for path, _, _ in server.asked} == {"/may"}
+
+
+async def test_a_login_that_takes_long_to_read_is_a_refusal(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(external_check, "CHECK_S", 0.3)
+    read = threading.Event()
+
+    def login(_: Endpoint) -> EndpointLogin:
+        read.wait(30)
+        return EndpointLogin("", True)
+
+    monkeypatch.setattr(Endpoint, "login", login)
+    check = ExternalCheck(ExternalCheckSettings(url=server.url))
+    try:
+        assert str(await refusal(check)).endswith("the external check does not answer within 0.3 s")
+    finally:
+        read.set()
+    assert server.asked == []
 
 
 async def test_the_login_is_read_for_each_request_and_never_said(

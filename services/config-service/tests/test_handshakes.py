@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import ssl
 import subprocess
 import sys
@@ -204,3 +205,12 @@ async def test_it_serves_and_ends_well_without_standard_error(
     finally:
         process.kill()
         process.wait()
+
+
+async def test_a_service_that_native_code_ends_says_so(tmp_path: Path, keys: Keys, nats_url: str) -> None:
+    options = ("--tls-cert", keys.cert, "--tls-key", keys.key)
+    database = f"sqlite:{tmp_path / 'ringcast.db'}"
+    with ConfigServiceProcess(tmp_path, nats_url=nats_url, database=database, options=options) as service:
+        service.process.signal(signal.SIGSEGV)
+        assert await asyncio.to_thread(service.process.wait, PATIENCE_S) == -signal.SIGSEGV
+        assert any("Fatal Python error: Segmentation fault" in line for line in service.process.log)

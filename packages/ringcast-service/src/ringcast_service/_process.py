@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import os
 import signal
 import sys
@@ -40,9 +41,11 @@ def open_standard_streams() -> None:
 def run_process(name: str, make: Callable[[], Lifetime], *, log_level: str, log_format: str) -> None:
     """Makes a process, and runs it until SIGTERM or SIGINT. It logs to standard error, in one of ``LOG_FORMATS``.
 
-    Where it can't start, one sentence there says why, and the exit status is 1.
+    Where it can't start, one sentence there says why, and the exit status is 1. If native code ends it (a segmentation
+    fault, an abort), what its threads did is written there.
     """
     start_logging(log_level, log_format)
+    faulthandler.enable(sys.stderr)  # not number 2: what is written there may be read by a thread that ends too
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(make))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from typing import Final
@@ -111,18 +112,20 @@ class ExternalCheck:
             )
 
     async def _ask(self, release: Release) -> _Answer:
-        login = await read_login(self._endpoint, _SERVER)
-        async with session(1) as client:
-            status, data = await post(
-                client,
-                self._endpoint.url,
-                login,
-                data=question(release),
-                content_type="application/json",
-                server=_SERVER,
-                timeout_s=CHECK_S,
-                max_bytes=MAX_ANSWER_BYTES,
-            )
+        try:
+            async with asyncio.timeout(CHECK_S), session(1) as client:  # with the login, which may be on a slow disk
+                status, data = await post(
+                    client,
+                    self._endpoint.url,
+                    await read_login(self._endpoint, _SERVER),
+                    data=question(release),
+                    content_type="application/json",
+                    server=_SERVER,
+                    timeout_s=CHECK_S,
+                    max_bytes=MAX_ANSWER_BYTES,
+                )
+        except TimeoutError:
+            raise NoAnswerError(f"{_SERVER} does not answer within {CHECK_S:g} s") from None
         return to_answer(release, status, data)
 
 

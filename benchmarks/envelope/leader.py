@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from itertools import product
 
 from ringcast.topology import read_topology
 from ringcast_wire import Stage, Strategy
@@ -27,24 +28,24 @@ from benchmarks.envelope.targets import KEY
 LEADER = "leader"
 _OURS = ("first", "second")
 """Workers that are processes of their own, one of which leads: they were there before any other."""
-_WORKERS, _PARTITIONS = 200, 4_096
-_FLEETS = 4
-"""Processes that hold the other workers, fifty each: one event loop of two hundred can't refresh all their leases."""
+_SIZES = ((20, 1_024, 1), (200, 4_096, 4))
+"""Workers, partitions, and processes that hold the workers that are not ours: one event loop of two hundred can't
+refresh all their leases."""
 _AT_ONCE = 8
 _START_S = 400.0
 _STEP_S = 150.0
 
 
 def leader(run: Run) -> None:
-    """200 workers with 4,096 partitions, with `jump` and with `sticky`: at rest, and while two leave and join."""
-    workers, partitions = run.size(_WORKERS, 5), run.size(_PARTITIONS, 20)
-    for strategy in (Strategy.JUMP, Strategy.STICKY):
+    """20 and 200 workers, with `jump` and with `sticky`: at rest, and while one leaves and one joins."""
+    sizes = [(5, 20, 1)] if run.quick else _SIZES
+    for (workers, partitions, processes), strategy in product(sizes, (Strategy.JUMP, Strategy.STICKY)):
         with run.directory() as directory, running(directory) as system:
             params = {
                 "strategy": strategy.value,
                 "workers": workers,
                 "partitions": partitions,
-                "processes": run.size(_FLEETS, 1),
+                "processes": processes,
                 "seconds": run.size(20, 1),
             }
             with run.case(LEADER, f"{strategy.value}, {workers} workers, {partitions} partitions", params) as case:
@@ -63,7 +64,7 @@ def _measure(case: Case, system: System, ours: Mapping[str, Child]) -> None:
     with ExitStack() as stack:
         fleet = _fleets(case, system, len(ours), stack)
         roles = _roles(case, system)
-        for phase, end in (("at rest", "moving"), ("while two workers leave and join", "join")):
+        for phase, end in (("at rest", "moving"), ("while one leaves and one joins", "join")):
             meter, began_s, before = CpuMeter(pids), time.monotonic(), _messages(system)
             fleet.wait_for(end, _STEP_S)
             took_s, after, cpu_s = time.monotonic() - began_s, _messages(system), meter.seconds()

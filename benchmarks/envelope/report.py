@@ -168,8 +168,8 @@ SECTIONS = (
         "leader",
         "The leader of a key",
         "With `sticky` one worker of each key writes the table of owners. It and one that follows are processes of "
-        "their own, and all others share four: CPU time and messages while nothing moves, and while a worker leaves "
-        "and another joins. With `jump` no worker leads, and one of the peers is measured.",
+        "their own, and all others share one or four: CPU time and messages while nothing moves, and while a worker "
+        "leaves and another joins. With `jump` no worker leads, and one of the peers is measured.",
     ),
     Section(
         "control",

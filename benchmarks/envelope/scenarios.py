@@ -33,7 +33,7 @@ SCENARIOS = (
     Scenario("resources", "memory by rows, start-up, CPU and messages when idle", 150, resources.resources),
     Scenario("rebalance", "join, leave and crash at 10, 50 and 200 workers", 900, rebalance.rebalance),
     Scenario("ownership", "the same with `jump` and `sticky`: how long partitions are dark", 400, rebalance.ownership),
-    Scenario("leader", "what the leader of a key takes at 200 workers with `sticky`", 700, leader.leader),
+    Scenario("leader", "what the leader of a key takes with `sticky`, and a peer with `jump`", 1200, leader.leader),
     Scenario("control", "what tokens, roles and policies cost a put", 240, control.control),
     Scenario("limits", "every hard limit of the envelope reached, and one more refused", 60, hard_limits.hard_limits),
 )

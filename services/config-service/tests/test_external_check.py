@@ -21,7 +21,7 @@ from ringcast_config_service.external_check import MAX_ANSWER_BYTES, ExternalChe
 from ringcast_config_service.repository import Authorship, PolicyChange, RowWrite, StageBatch, StagedRow
 from ringcast_config_service.repository.release_records import Release, ReleaseKey
 from ringcast_service import ConfigError
-from ringcast_testkit import attempt
+from ringcast_testkit import PATIENCE_S, attempt
 from ringcast_wire import (
     ConditionFailedError,
     ErrorCode,
@@ -163,8 +163,6 @@ async def test_nonsense_is_a_refusal(server: Server, status: int, body: bytes, w
     "the release is not published; what is read is bounded in size and time",
 )
 async def test_a_hostile_server_is_a_refusal(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(external_check, "CHECK_S", 0.3)
-
     async def drips(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -191,6 +189,7 @@ async def test_a_hostile_server_is_a_refusal(server: Server, monkeypatch: pytest
         (lambda _: web.Response(body=packed, headers={"Content-Encoding": "gzip"}), f"the external check {NO_ANSWER}"),
     ):
         server.answer = answer
+        monkeypatch.setattr(external_check, "CHECK_S", 0.3 if why == slow else PATIENCE_S)
         refused = await refusal(asking(server.url))
         assert isinstance(refused, UnavailableError)
         assert str(refused).endswith(f"can't be published: {why}")

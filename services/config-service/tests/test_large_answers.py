@@ -103,7 +103,10 @@ async def test_the_size_of_an_answer_is_known_before_its_rows_are_read(filled: B
     with pytest.raises(LargeAnswerError) as refused:
         await read(filled, **words, most_bytes=1_000)
     assert sum(len(row.row_id) + 6 for row in found.rows) < refused.value.size
-    assert await read(filled, **words, most_bytes=refused.value.size) == found
+    await filled.execute("ANALYZE")  # as databases do at times: then they may give the same rows in another order
+    again = await read(filled, **words, most_bytes=refused.value.size)
+    assert (again.whole, again.revision) == (found.whole, found.revision)
+    assert by_id(again.rows) == by_id(found.rows)
     with pytest.raises(LargeAnswerError):
         await read(filled, **words, most_bytes=refused.value.size - 1)
 

@@ -28,7 +28,7 @@ def start(tmp_path: Path, request: pytest.FixtureRequest) -> Start:
         outcome = Outcome()
         async with (
             Arena(tmp_path, Shape(**shape), database=database) as arena,
-            Load(arena, seed=SEED) as load,
+            Load(arena, seed=SEED, pause_s=0.02) as load,
         ):
             run = Run(arena, load, outcome, seed=SEED, say=print)
             yield run

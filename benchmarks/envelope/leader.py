@@ -28,7 +28,7 @@ from benchmarks.envelope.targets import KEY
 LEADER = "leader"
 _OURS = ("first", "second")
 """Workers that are processes of their own, one of which leads: they were there before any other."""
-_SIZES = ((20, 1_024, 1), (50, 2_048, 4), (200, 4_096, 4))
+_SIZES = ((20, 1_024, 1), (100, 4_096, 4), (200, 4_096, 4))
 """Workers, partitions, and processes that hold the workers that are not ours: one event loop of two hundred can't
 refresh all their leases."""
 _AT_ONCE = 8
@@ -37,7 +37,7 @@ _STEP_S = 150.0
 
 
 def leader(run: Run) -> None:
-    """20, 50 and 200 workers, with `jump` and with `sticky`: at rest, and while one leaves and one joins."""
+    """20, 100 and 200 workers, with `jump` and with `sticky`: at rest, and while one leaves and one joins."""
     sizes = [(5, 20, 1)] if run.quick else _SIZES
     for (workers, partitions, processes), strategy in product(sizes, (Strategy.JUMP, Strategy.STICKY)):
         with run.directory() as directory, running(directory) as system:

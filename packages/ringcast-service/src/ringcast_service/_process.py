@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import io
 import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import click
@@ -45,7 +47,8 @@ def run_process(name: str, make: Callable[[], Lifetime], *, log_level: str, log_
     fault, an abort), what its threads did is written there.
     """
     start_logging(log_level, log_format)
-    faulthandler.enable(sys.stderr)  # not number 2: what is written there may be read by a thread that ends too
+    with suppress(io.UnsupportedOperation):  # standard error of an embedding program that is no file
+        faulthandler.enable(sys.stderr)  # not number 2: what is written there may be read by a thread that ends too
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(make))

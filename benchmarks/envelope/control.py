@@ -54,7 +54,6 @@ async def _measure(directory: Path, params: Mapping[str, int]) -> dict[str, Figu
                 ConfigServiceProcess(
                     directory / f"service{number}",
                     nats_url=nats.url,
-                    database=f"sqlite:{directory / f'{number}.db'}",
                     options=tls if kind == _OPEN else (*tls, "--tokens", login.token_file),
                 )
             )

@@ -124,8 +124,7 @@ async def test_failed_handshakes_are_counted_and_logged(tmp_path: Path, keys: Ke
     (tmp_path / "other").mkdir()
     stranger = type(keys)(tmp_path / "other").issue("writer.example.org")
     options = ("--tls-cert", keys.cert, "--tls-key", keys.key, "--client-ca", keys.ca)
-    database = f"sqlite:{tmp_path / 'ringcast.db'}"
-    with ConfigServiceProcess(tmp_path, nats_url=nats_url, database=database, options=options) as service:
+    with ConfigServiceProcess(tmp_path, nats_url=nats_url, options=options) as service:
         peer = Peer(service.address, service.metrics_url, keys)
         assert set((await peer.counts()).values()) == {0}
         for _ in range(3):
@@ -150,8 +149,7 @@ async def test_failed_handshakes_are_counted_and_logged(tmp_path: Path, keys: Ke
 )
 async def test_a_flood_of_failing_handshakes_does_no_harm(tmp_path: Path, keys: Keys, nats_url: str) -> None:
     options = ("--tls-cert", keys.cert, "--tls-key", keys.key, "--client-ca", keys.ca)
-    database = f"sqlite:{tmp_path / 'ringcast.db'}"
-    with ConfigServiceProcess(tmp_path, nats_url=nats_url, database=database, options=options) as service:
+    with ConfigServiceProcess(tmp_path, nats_url=nats_url, options=options) as service:
         peer = Peer(service.address, service.metrics_url, keys)
 
         async def connects() -> None:
@@ -209,8 +207,7 @@ async def test_it_serves_and_ends_well_without_standard_error(
 
 async def test_a_service_that_native_code_ends_says_so(tmp_path: Path, keys: Keys, nats_url: str) -> None:
     options = ("--tls-cert", keys.cert, "--tls-key", keys.key)
-    database = f"sqlite:{tmp_path / 'ringcast.db'}"
-    with ConfigServiceProcess(tmp_path, nats_url=nats_url, database=database, options=options) as service:
+    with ConfigServiceProcess(tmp_path, nats_url=nats_url, options=options) as service:
         service.process.signal(signal.SIGSEGV)
         assert await asyncio.to_thread(service.process.wait, PATIENCE_S) == -signal.SIGSEGV
         assert any("Fatal Python error: Segmentation fault" in line for line in service.process.log)

@@ -34,8 +34,7 @@ def principal_in(tokens: Tokens, token: str) -> str | None:
 
 
 def serving(directory: Path, nats_url: str, *options: str) -> ConfigServiceProcess:
-    database = f"sqlite:{directory / 'ringcast.db'}"
-    return ConfigServiceProcess(directory, nats_url=nats_url, database=database, options=options)
+    return ConfigServiceProcess(directory, nats_url=nats_url, options=options)
 
 
 async def list_stores(address: str, login: ServiceLogin) -> list[str]:

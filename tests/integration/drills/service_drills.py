@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import trustme
@@ -24,6 +26,16 @@ WRITES = ("RingcastWritesFail", "RingcastWritesSlow", "RingcastWriteBudgetBurnsF
 """What writes that fail or wait bring about."""
 _ASKERS, _ASKED = 4, 200
 """Each of them may have a quarter of what may wait."""
+
+
+@asynccontextmanager
+async def _stranger(site: Site) -> AsyncIterator[Any]:
+    """A connection to the database that is no service's."""
+    own = await asyncpg.connect(site.database)
+    try:
+        yield own
+    finally:
+        await own.close()
 
 
 @drill(
@@ -137,14 +149,11 @@ async def rows_lost(site: Site) -> AsyncGenerator[None, None]:
     rows = [row async for row in site.client.list(GATEWAY, KEY)]
     for service in site.services.values():
         await off(service.kill)
-    own = await asyncpg.connect(site.database)
-    try:
+    async with _stranger(site) as own:
         key_id = await own.fetchval("SELECT key_id FROM config_keys WHERE store = $1 AND name = $2", GATEWAY, KEY)
         async with own.transaction():
             for table in ("rows", "history", "partitions"):
                 await own.execute(f"DELETE FROM {table} WHERE key_id = $1", key_id)
-    finally:
-        await own.close()
     await asyncio.gather(*(off(service.start) for service in site.services.values()))
     yield
     writes = [RowWrite(row.row_id, row.value or "") for row in rows]
@@ -184,14 +193,10 @@ async def audit_log_locked(site: Site) -> AsyncGenerator[None, None]:
 
     The transaction ends.
     """
-    own = await asyncpg.connect(site.database)
-    try:
-        async with own.transaction():
-            await own.execute("LOCK TABLE audit_chain IN ACCESS EXCLUSIVE MODE")
-            await site.client.set_store_policy(GATEWAY, StorePolicy(max_keys=99))
-            yield
-    finally:
-        await own.close()
+    async with _stranger(site) as own, own.transaction():
+        await own.execute("LOCK TABLE audit_chain IN ACCESS EXCLUSIVE MODE")
+        await site.client.set_store_policy(GATEWAY, StorePolicy(max_keys=99))
+        yield
 
 
 @drill("RingcastIssuerKeysOld", "RingcastLoginFileUnusable", companions=LATE, shape=Shape.SMALL)
@@ -244,13 +249,10 @@ async def writes_in_conflict(site: Site) -> AsyncGenerator[None, None]:
 
     The trigger is removed.
     """
-    own = await asyncpg.connect(site.database)
-    try:
+    async with _stranger(site) as own:
         await own.execute(_CONFLICTS)
         yield
         await own.execute("DROP FUNCTION conflict() CASCADE; DROP SEQUENCE conflicts")
-    finally:
-        await own.close()
 
 
 _CONFLICTS = """
@@ -272,15 +274,12 @@ async def record_of_a_stranger(site: Site) -> AsyncGenerator[None, None]:
 
     It was only one.
     """
-    own = await asyncpg.connect(site.database)
-    try:
+    async with _stranger(site) as own:
         await own.execute(
             "INSERT INTO outbox (store, subject, msg_id, payload, created_at_ms) VALUES ($1, $2, $3, $4, 0)",
             *(GATEWAY, "elsewhere", "stranger", b"no event"),
         )
         yield
-    finally:
-        await own.close()
 
 
 @drill(
@@ -293,14 +292,10 @@ async def fetches_pile_up(site: Site) -> AsyncGenerator[None, None]:
 
     The transaction ends, and nobody asks any more.
     """
-    own = await asyncpg.connect(site.database)
-    try:
-        async with own.transaction(), site.bus() as bus:
-            await own.execute("LOCK TABLE rows IN ACCESS EXCLUSIVE MODE")
-            async with site.repeating(partial(_ask, bus), 1.0):
-                yield
-    finally:
-        await own.close()
+    async with _stranger(site) as own, own.transaction(), site.bus() as bus:
+        await own.execute("LOCK TABLE rows IN ACCESS EXCLUSIVE MODE")
+        async with site.repeating(partial(_ask, bus), 1.0):
+            yield
 
 
 async def _ask(bus: Client) -> None:

@@ -26,7 +26,8 @@ _TRY_AGAIN: Final = {
 
 
 class ConfigServiceProcess(ManagedServer):
-    """One instance. ``database`` is ``sqlite:PATH`` or a PostgreSQL URL; ``options`` are further command-line words."""
+    """One instance. ``database`` is ``sqlite:PATH`` or a PostgreSQL URL, by default ``ringcast.db`` in ``directory``;
+    ``options`` are further command-line words."""
 
     program: ClassVar = WarmProgram(
         "ringcast_config_service",
@@ -39,8 +40,9 @@ class ConfigServiceProcess(ManagedServer):
     )
     """What an instance runs."""
 
-    def __init__(self, directory: Path, *, nats_url: str, database: str, options: tuple[str, ...] = ()) -> None:
+    def __init__(self, directory: Path, *, nats_url: str, database: str = "", options: tuple[str, ...] = ()) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        database = database or f"sqlite:{directory / 'ringcast.db'}"
         self._ready_file = directory / f"config-service-{os.getpid()}-{id(self):x}.json"
         self._grpc, self._metrics = ReservedPort(), ReservedPort()
         self._words = ["--nats", nats_url, "--database", database, "--ready-file", str(self._ready_file), *options]

@@ -19,8 +19,7 @@ export CARGO_BUILD_JOBS := $(JOBS)
 
 DISTRIBUTIONS := $(sort $(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml services/*/pyproject.toml)))
 NATIVE := crates/ringcast-core-py
-# maturin moves what cargo has built to one place below its target directory. Pants runs another maturin meanwhile, in
-# target/: each would take the other's file.
+# In a directory of its own: cargo lets one build after another into a directory, and those of tests and clippy take long.
 MATURIN := CARGO_TARGET_DIR=$(CURDIR)/target/make PATH=$(CURDIR)/$(VENV)/bin:$$PATH maturin
 RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) $(shell find crates -name '*.rs' -o -name '*.toml')
 
@@ -54,7 +53,7 @@ $(STAMPS)/distributions: $(STAMPS)/lock $(addsuffix /pyproject.toml,$(DISTRIBUTI
 # --- What one runs every day.
 
 .PHONY: test
-test: ## Run every test, Rust included: under Pants, or with plain pytest where Pants can't run
+test: setup ## Run every test, Rust included: under Pants, or with plain pytest where Pants can't run
 	@$(BIN)/run-tests
 
 .PHONY: pytest

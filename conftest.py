@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import tomllib
 from pathlib import Path
 
 pytest_plugins = ["ringcast_testkit.fixtures"]
@@ -13,18 +12,6 @@ pytest_plugins = ["ringcast_testkit.fixtures"]
 ROOT = Path(__file__).resolve().parent
 # Pants starts pytest in a directory that it throws away, and names the source roots here.
 PANTS_VARIABLES = ("PEX_EXTRA_SYS_PATH", "__PEX_EXTRA_SYS_PATH__")
-
-
-def _write_metadata(target: Path) -> None:
-    """Record name and version of our distributions, which Pants runs from their sources, as pip would on installing."""
-    for manifest in ROOT.glob("*/*/pyproject.toml"):
-        project = tomllib.loads(manifest.read_text())["project"]
-        # The native one is installed, as the wheel that maturin built; its version comes from Cargo.toml.
-        if "version" in project:
-            directory = target / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-            directory.mkdir(parents=True, exist_ok=True)
-            text = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-            (directory / "METADATA").write_text(text)
 
 
 def _link_compiled(run_directory: Path) -> None:
@@ -36,18 +23,32 @@ def _link_compiled(run_directory: Path) -> None:
             (here / "__pycache__").symlink_to(directory)
 
 
+def _link_native(venv: Path) -> None:
+    """Have the native core there as `make setup` has built it, beside its sources in Python."""
+    package = Path("crates/ringcast-core-py/python/ringcast_core")
+    for library in (venv.resolve().parent / package).glob("_native.*.so"):
+        if (ROOT / package).is_dir():
+            (ROOT / package / library.name).symlink_to(library)
+
+
 def _settle_in_sandbox() -> None:
     """Make a sandbox look installed, to tests that change directory and to the processes that they start.
 
-    The source roots that Pants gives are relative to the sandbox, and it installs no metadata.
+    The source roots that Pants gives are relative to the sandbox. All else is in .venv: packages of others, what they
+    have in bin, and name and version of our distributions. The sources that .venv points to are not seen from here, so
+    that a test has no file that it does not depend on.
     """
-    metadata = ROOT / ".metadata"
-    _write_metadata(metadata)
-    sys.path[:] = [str(Path(entry).resolve()) if entry else entry for entry in [*sys.path, str(metadata)]]
+    venv = Path(os.environ["RINGCAST_VENV"])
+    packages = venv / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    if not packages.is_dir():
+        raise RuntimeError(f"{packages} is missing: run `make setup` first, with the interpreter that Pants uses")
+    _link_native(venv)
+    sys.path[:] = [*(str(Path(entry).resolve()) if entry else entry for entry in sys.path), str(packages)]
     for variable in PANTS_VARIABLES:
         if roots := os.environ.get(variable):
-            paths = [*roots.split(os.pathsep), str(metadata)]
+            paths = [*roots.split(os.pathsep), str(packages)]
             os.environ[variable] = os.pathsep.join(str(Path(path).resolve()) for path in paths)
+    os.environ["PATH"] = os.pathsep.join([f"{sys.prefix}/bin", f"{venv}/bin", os.environ["PATH"]])
     if run_directory := os.environ.get("RINGCAST_RUN_DIRECTORY"):
         _link_compiled(Path(run_directory))
 

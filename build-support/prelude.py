@@ -212,8 +212,6 @@ SEAMS = ((_SDK, "nats", "_bus"),)
 # `ringcast up` starts the config service as a process of its own: an optional extra in pyproject.toml, never an import.
 MAY_LAUNCH = ((_CLI, (_CONFIG,)),)
 
-_THIRD_PARTY = "//build-support/**"
-
 
 def _source_dir(directory):
     return f"{directory}/python" if directory == _CORE else f"{directory}/src"
@@ -242,30 +240,18 @@ def _rules_of_rooms(directory, besides):
 
 
 def shipped_distributions():
-    """What starts or imports any of our distributions depends on: their sources, their versions, the native wheel."""
+    """What starts or imports any of our distributions depends on: their sources and their versions."""
     shipped = [directory for directory, _ in MAY_IMPORT if directory != _TESTKIT]
     return [
-        f"//{_CORE}:dist",
         *(f"//{_source_dir(directory)}:src" for directory in shipped),
         *(f"//{directory}:docs" for directory in shipped),
     ]
 
 
-def distribution(name, native=False):
-    """The wheel of the distribution in this directory, and the files that describe it.
-
-    A native one is built from Rust by maturin, and has its own `python_distribution` in the BUILD file.
-    """
+def distribution(native=False):
+    """The files that describe the distribution in this directory; a native one is compiled from Rust."""
     licences = ["LICENSE", *(["THIRD-PARTY.md"] if native else [])]
     resources(name="docs", sources=["pyproject.toml", "README.md", "CHANGELOG.md", *licences])
-    if not native:
-        python_distribution(
-            name="dist",
-            dependencies=[":docs", f"//{_source_dir(str(build_file_dir()))}:src"],
-            provides=python_artifact(name=name),
-            generate_setup=False,
-            sdist=False,
-        )
 
 
 def sources(data=()):
@@ -276,8 +262,8 @@ def sources(data=()):
     here = str(build_file_dir().parent)
     others = _sources_of(dict(MAY_IMPORT)[here])
     __dependencies_rules__(
-        *_rules_of_rooms(here, (others, _THIRD_PARTY)),
-        ("*", f"//{_source_dir(here)}/**", others, _THIRD_PARTY, "!*"),
+        *_rules_of_rooms(here, (others,)),
+        ("*", f"//{_source_dir(here)}/**", others, "!*"),
     )
     if here == _TESTKIT:
         __dependents_rules__(
@@ -302,13 +288,11 @@ def tests(launches=(), processes=()):
             "*",
             f"//{here}/**",
             _sources_of((*allowed, _CORE, _TESTKIT)),
-            f"//{_CORE}:dist",
             # Started, not imported: an import leads to a file's own target, never to the one that generates it.
             tuple(f"//{_source_dir(directory)}:src" for directory in launches),
             tuple(f"//{directory}:docs" for directory in launches),
             "//tests/conformance/**",
             "//conftest.py",
-            _THIRD_PARTY,
             "!*",
         ),
     )
@@ -327,8 +311,6 @@ def tests(launches=(), processes=()):
                 ":test_utils",
                 f"//{here}:docs",
                 f"//{_source_dir(here)}:src",
-                # Every test that reaches native code runs against the wheel that maturin builds.
-                f"//{_CORE}:dist",
                 *(f"//{_source_dir(directory)}:src" for directory in launches),
                 *(f"//{directory}:docs" for directory in launches),
             ],

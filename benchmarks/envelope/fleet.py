@@ -15,14 +15,11 @@ import sys
 import time
 from collections.abc import Awaitable, Iterable
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ringcast
-from ringcast_client import ConfigServiceClient
-from ringcast_testkit import until_done
-from ringcast_wire import ConditionFailedError, Stage, Strategy, limits
+from ringcast_wire import Strategy, limits
 
 from benchmarks.envelope.processes import Child
 from benchmarks.envelope.reporting import say
@@ -171,10 +168,6 @@ async def main(settings: dict[str, Any]) -> None:
         for start in range(0, count, at_once):
             await asyncio.gather(*(fleet.start(name) for name in names[start : start + at_once]))
             owners = await fleet.settled()
-        if service := settings.get("migrates_at"):
-            await migrate(service, settings["store"], Stage.VALIDATE, Stage.SWITCH, Stage.FINISH)
-            fleet.levels = True
-            owners = await fleet.settled()
         say("started", most=max(sum(owner == name for owner in owners.values()) for name in names))
         if settings.get("holds"):
             await asyncio.Event().wait()
@@ -191,13 +184,6 @@ async def main(settings: dict[str, Any]) -> None:
         if settings.get("crash", True):
             await crash(fleet, settings, owners)
     say("done")
-
-
-async def migrate(service: str, store: str, *stages: Stage) -> None:
-    """Has a store go through these stages of a migration to exclusive ownership, each as soon as it may."""
-    async with ConfigServiceClient(service) as client:
-        for stage in stages:
-            await until_done(partial(client.migrate_store, store, stage), ConditionFailedError)
 
 
 async def crash(fleet: Fleet, settings: dict[str, Any], before: dict[int, str]) -> None:

@@ -1,9 +1,7 @@
 """What the leader of a key of exclusive ownership takes: it alone writes the table that all others follow.
 
-The workers share partitions as peers do while they start, and the leader writes beside them what it would have them own
-(the stage ``shadow`` of a migration). Were ownership exclusive from the start, each wave of workers would move
-partitions of all before it, 64 at a time, and each step of that goes to all workers: two hundred on one machine, which
-no user has, take minutes for it and lose their leases.
+The leader and one that follows are whole workers. The others are their coordinators alone (``owners.py``): two hundred
+workers with their rows, which no user has on one machine, take both cores whole for it and lose their leases.
 """
 
 from __future__ import annotations
@@ -12,12 +10,12 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from itertools import product
+from typing import Any
 
 from ringcast.topology import read_topology
-from ringcast_wire import Stage, Strategy
+from ringcast_wire import Strategy
 
 from benchmarks.envelope.changes import create_store
-from benchmarks.envelope.fleet import migrate
 from benchmarks.envelope.loops import run_coroutine
 from benchmarks.envelope.processes import Child, CpuMeter
 from benchmarks.envelope.results import Case, Figure
@@ -31,7 +29,9 @@ _OURS = ("first", "second")
 _SIZES = ((20, 1_024, 1), (100, 4_096, 4), (200, 4_096, 4))
 """Workers, partitions, and processes that hold the workers that are not ours: one event loop of two hundred can't
 refresh all their leases."""
+_TTL_MS, _CALL_MS = 10_000, 1_000
 _AT_ONCE = 8
+"""Peers that start together: each wave moves partitions of all before it."""
 _START_S = 400.0
 _STEP_S = 150.0
 
@@ -49,11 +49,9 @@ def leader(run: Run) -> None:
                 "seconds": run.size(20, 1),
             }
             with run.case(LEADER, f"{strategy.value}, {workers} workers, {partitions} partitions", params) as case:
-                run_coroutine(create_store(system.service.address, LEADER, partitions))
+                run_coroutine(create_store(system.service.address, LEADER, partitions, **_of_store(strategy)))
                 with _worker(system, "first") as first:
                     first.wait_for("ready", _START_S)
-                    if strategy is Strategy.STICKY:
-                        run_coroutine(migrate(system.service.address, LEADER, Stage.SHADOW))
                     with _worker(system, "second") as second:
                         second.wait_for("ready", _START_S)
                         _measure(case, system, {"first": first, "second": second})
@@ -97,27 +95,26 @@ def _leading(system: System) -> str:
     return exclusive.leader
 
 
-def _fleets(case: Case, system: System, ours: int, stack: ExitStack) -> Child:
-    """Starts the other workers, a process after the other; returns the last, where two leave and join.
+def _of_store(strategy: Strategy) -> dict[str, Any]:
+    times = {"lease_ttl_ms": _TTL_MS, "call_bound_ms": _CALL_MS} if strategy is Strategy.STICKY else {}
+    return {"strategy": strategy, **times}
 
-    That one has the store migrate before, once all are there.
-    """
-    settings = {
-        "servers": system.nats.url,
-        "store": LEADER,
-        "partitions": case.params["partitions"],
-        "at_once": _AT_ONCE,
-        "rest_s": case.params["seconds"],
-        "crash": False,
-        "strategy": Strategy.JUMP,
-    }
-    migrates = {"migrates_at": system.service.address} if case.params["strategy"] == Strategy.STICKY else {}
+
+def _fleets(case: Case, system: System, ours: int, stack: ExitStack) -> Child:
+    """Starts the other workers, a process after the other; returns the last, where one leaves and one joins."""
+    strategy, partitions = Strategy(case.params["strategy"]), case.params["partitions"]
+    settings = {"servers": system.nats.url, "store": LEADER, "rest_s": case.params["seconds"]}
+    if strategy is Strategy.STICKY:
+        module = "benchmarks.envelope.owners"
+        settings["of_store"] = {"partition_count": partitions, **_of_store(strategy)}
+    else:
+        module = "benchmarks.envelope.fleet"
+        settings |= {"partitions": partitions, "at_once": _AT_ONCE, "crash": False, "strategy": strategy}
     others, count = ours, case.params["processes"]
     for number in range(count):
         workers = (case.params["workers"] - others) // (count - number)
-        mine = {**settings, "prefix": f"f{number}-", "workers": workers, "others": others}
-        last = migrates if number == count - 1 else {"holds": True}
-        fleet = stack.enter_context(Child(f"fleet {number}", "benchmarks.envelope.fleet", {**mine, **last}))
+        mine = {"prefix": f"f{number}-", "workers": workers, "others": others, "holds": number < count - 1}
+        fleet = stack.enter_context(Child(f"fleet {number}", module, {**settings, **mine}))
         fleet.wait_for("started", _START_S)
         others += workers
     return fleet

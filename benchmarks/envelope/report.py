@@ -179,6 +179,14 @@ SECTIONS = (
         "three in turn. All of them write the audit log.",
     ),
     Section(
+        "undo",
+        "Releases that are undone",
+        "A release changes each of 100,000 rows, and is undone by a call; or its first wave, 1 % of the partitions, "
+        "has rows that handlers refuse, and the service undoes it once the gate has failed. The times run from the "
+        "call, or from when the release was last seen to be published, to when the record has its old rows again, and "
+        "to the last call of a handler with an old row. Two worker processes own the partitions.",
+    ),
+    Section(
         "limits",
         "Hard limits",
         "Each parameter of the operating envelope is taken up to its hard limit on a real system, and then one beyond "

@@ -13,6 +13,7 @@ from benchmarks.envelope import (
     peers,
     rebalance,
     resources,
+    undo,
 )
 from benchmarks.envelope.run import Scenario
 
@@ -35,5 +36,6 @@ SCENARIOS = (
     Scenario("ownership", "the same with `jump` and `sticky`: how long partitions are dark", 400, rebalance.ownership),
     Scenario("leader", "what the leader of a key takes with `sticky`, and a peer with `jump`", 1200, leader.leader),
     Scenario("control", "what tokens, roles and policies cost a put", 240, control.control),
+    Scenario("undo", "until handlers have their old rows again, of a release and a bad wave", 240, undo.undo),
     Scenario("limits", "every hard limit of the envelope reached, and one more refused", 60, hard_limits.hard_limits),
 )

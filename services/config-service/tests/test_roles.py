@@ -61,22 +61,22 @@ REQUESTS: dict[str, Any] = {
     "Write": pb.WriteBatch(store="s", key="k", rows=[ROW]),
     "StageRelease": pb.StageReleaseRequest(store="s", stage_id="one", rows=[STAGED], complete=True),
     "ListReleases": pb.ListReleasesRequest(store="s"),
-    "GetRelease": pb.GetReleaseRequest(store="s", number=1),
+    **dict.fromkeys(("GetRelease", "GetReleaseCertificate"), pb.GetReleaseRequest(store="s", number=1)),
     "ListReleaseRows": pb.ListReleaseRowsRequest(store="s", number=1),
     "PublishRelease": pb.PublishReleaseRequest(store="s", number=1),
     "ApproveRelease": pb.ApproveReleaseRequest(store="s", number=1),
     "RevokeApproval": pb.ChangeReleaseRequest(store="s", number=1),
     **dict.fromkeys(("PauseRelease", "ResumeRelease", "StopRelease"), pb.ChangeReleaseRequest(store="s", number=1)),
     "UndoRelease": pb.ChangeReleaseRequest(store="s", number=1),
-    "DropRelease": pb.ChangeReleaseRequest(store="s", number=1),
-    **dict.fromkeys(("PinRelease", "UnpinRelease"), pb.ChangeReleaseRequest(store="s", number=1)),
+    **dict.fromkeys(("DropRelease", "PinRelease", "UnpinRelease"), pb.ChangeReleaseRequest(store="s", number=1)),
     "ProveRelease": pb.ProveReleaseRequest(store="s", number=1),
-    "GetReleaseCertificate": pb.GetReleaseRequest(store="s", number=1),
     "ListRowReleases": pb.ListRowReleasesRequest(store="s", key="k", row_id="a"),
     "Get": pb.GetRequest(store="s", key="k", row_ids=["a"]),
     "List": pb.ListRequest(store="s", key="k"),
     "History": pb.HistoryRequest(store="s", key="k"),
     "Heads": pb.HeadsRequest(store="s", key="k"),
+    "ListAsOf": pb.ListAsOfRequest(store="s", key="k"),
+    "Diff": pb.DiffRequest(store="s", key="k"),
     "ListDeadLetters": pb.ListDeadLettersRequest(store="s"),
     "ReplayDeadLetters": pb.ReplayDeadLettersRequest(store="s", numbers=[1]),
     "DiscardDeadLetters": pb.DiscardDeadLettersRequest(store="s", numbers=[1]),
@@ -192,7 +192,7 @@ async def test_each_call_as_each_role(stubs: Stubs, caller: str) -> None:
 
 async def test_what_a_role_allows_succeeds(stubs: Stubs) -> None:
     await grant_all(stubs)
-    for name in ("Put", "Delete", "Commit", "Change", "Write", "Get", "List", "History", "Heads", "GetStore"):
+    for name in ("Put", "Delete", "Commit", "Change", "Write", "Get", "List", "History", "Heads", "Diff", "GetStore"):
         for caller in ("writer", "admin"):
             assert await outcome(stubs[caller], name, REQUESTS[name]) == (grpc.StatusCode.OK, "")
     assert (await outcome(stubs["root"], "Put", REQUESTS["Put"]))[0] is grpc.StatusCode.OK

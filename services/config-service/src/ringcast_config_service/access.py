@@ -100,6 +100,8 @@ RULES: Final[dict[str, Rule]] = {
     "List": Rule(Role.READER),
     "History": Rule(Role.READER),
     "Heads": Rule(Role.READER),
+    "ListAsOf": Rule(Role.READER),
+    "Diff": Rule(Role.READER),
     "ListDeadLetters": Rule(Role.READER),
     "ReplayDeadLetters": Rule(Role.WRITER),
     "DiscardDeadLetters": Rule(Role.WRITER),

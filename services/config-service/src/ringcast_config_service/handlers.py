@@ -43,7 +43,9 @@ from ringcast_config_service.repository import (
     SERVICE,
     Authorship,
     Chain,
+    Difference,
     HistoryFilter,
+    KeyState,
     LargeAnswerError,
     ListedRow,
     ListFilter,
@@ -56,6 +58,8 @@ from ringcast_config_service.repository import (
     WriteRequest,
 )
 from ringcast_config_service.repository.answers import named_bytes
+from ringcast_config_service.repository.as_of import check_time
+from ringcast_config_service.repository.mapping import utc
 from ringcast_config_service.telemetry import Telemetry
 from ringcast_config_service.value_schemas import CheckedValues, ValueSchemas
 from ringcast_config_service.writes.batches import (
@@ -271,9 +275,7 @@ class Handlers:
 
     async def list_rows(self, store: str, key: str, query: ListFilter) -> AsyncGenerator[list[ListedRow], None]:
         """An iterator of pages; close it when it is not read to the end."""
-        record = await self._check_key(store, key)
-        if query.partition is not None:
-            names.check_partition(query.partition, record.partition_count)
+        await self._check_listed(store, key, query)
         return self._repository.reader.list_rows(store, key, query)
 
     async def history(self, store: str, key: str, query: HistoryFilter) -> AsyncGenerator[list[Revision], None]:
@@ -299,6 +301,44 @@ class Handlers:
         if release:
             return await self._repository.reader.heads_of_release(store, key, release)
         return await self._repository.reader.heads(store, key)
+
+    async def state(self, store: str, key: str, wanted: KeyState) -> HeadsReply:
+        """The revisions that a state of a key has, for :meth:`rows_as_of` and :meth:`differences`.
+
+        Raises:
+            InvalidInputError: there is no such release or moment, or the store was not there yet.
+            ConditionFailedError: the release is not published.
+            RevisionGoneError: the history does not reach back so far any more.
+        """
+        record = await self._check_key(store, key)
+        reader = self._repository.reader
+        if wanted.release is not None:
+            return await reader.heads_of_release(store, key, wanted.release)
+        if wanted.at_ms is None:
+            return await reader.heads(store, key)
+        check_time(wanted.at_ms, await self._repository.clock_ms())
+        found = await reader.heads(store, key, wanted.at_ms)
+        # Another store may have had the name. What is in the record counts, and not the clock of who created the store.
+        if wanted.at_ms < record.created_at_ms and not any(found.heads):
+            raise InvalidInputError(
+                f"time {utc(wanted.at_ms)} is before store {store!r} was created at {utc(record.created_at_ms)}",
+                field="time_ms",
+            )
+        return found
+
+    async def rows_as_of(
+        self, store: str, key: str, then: HeadsReply, query: ListFilter
+    ) -> AsyncGenerator[list[ListedRow], None]:
+        """An iterator of pages; close it when it is not read to the end."""
+        await self._check_listed(store, key, query)
+        return self._repository.reader.rows_as_of(store, key, then, query)
+
+    async def differences(
+        self, store: str, key: str, before: HeadsReply, after: HeadsReply, query: ListFilter
+    ) -> AsyncGenerator[list[Difference], None]:
+        """An iterator of pages; close it when it is not read to the end."""
+        await self._check_listed(store, key, query)
+        return self._repository.reader.differences(store, key, before, after, query)
 
     # Fetches of workers
 
@@ -331,6 +371,11 @@ class Handlers:
                 f"at_ms {at_ms} is still to come: the database's clock says {now_ms}", field="at_ms"
             )
         return await self._repository.reader.heads(store, key, at_ms)
+
+    async def _check_listed(self, store: str, key: str, query: ListFilter) -> None:
+        record = await self._check_key(store, key)
+        if query.partition is not None:
+            names.check_partition(query.partition, record.partition_count)
 
     async def _check_key(self, store: str, key: str) -> StoreRecord:
         names.check_name("store", store)

@@ -1480,6 +1480,58 @@ class HistoryResponse(_message.Message):
     revisions: _containers.RepeatedCompositeFieldContainer[Revision]
     def __init__(self, revisions: _Optional[_Iterable[_Union[Revision, _Mapping]]] = ...) -> None: ...
 
+class KeyState(_message.Message):
+    __slots__ = ("release", "time_ms")
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    release: int
+    time_ms: int
+    def __init__(self, release: _Optional[int] = ..., time_ms: _Optional[int] = ...) -> None: ...
+
+class ListAsOfRequest(_message.Message):
+    __slots__ = ("store", "key", "state", "partition", "limit")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    key: str
+    state: KeyState
+    partition: int
+    limit: int
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., state: _Optional[_Union[KeyState, _Mapping]] = ..., partition: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class DiffRequest(_message.Message):
+    __slots__ = ("store", "key", "before", "after", "partition", "limit")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    key: str
+    before: KeyState
+    after: KeyState
+    partition: int
+    limit: int
+    def __init__(self, store: _Optional[str] = ..., key: _Optional[str] = ..., before: _Optional[_Union[KeyState, _Mapping]] = ..., after: _Optional[_Union[KeyState, _Mapping]] = ..., partition: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class DiffResponse(_message.Message):
+    __slots__ = ("rows",)
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedCompositeFieldContainer[RowDifference]
+    def __init__(self, rows: _Optional[_Iterable[_Union[RowDifference, _Mapping]]] = ...) -> None: ...
+
+class RowDifference(_message.Message):
+    __slots__ = ("before", "after")
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    before: Row
+    after: Row
+    def __init__(self, before: _Optional[_Union[Row, _Mapping]] = ..., after: _Optional[_Union[Row, _Mapping]] = ...) -> None: ...
+
 class HeadsRequest(_message.Message):
     __slots__ = ("store", "key", "release")
     STORE_FIELD_NUMBER: _ClassVar[int]

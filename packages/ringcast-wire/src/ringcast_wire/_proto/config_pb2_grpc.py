@@ -289,6 +289,16 @@ class ConfigServiceStub:
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.HeadsRequest.SerializeToString,
                 response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.HeadsResponse.FromString,
                 _registered_method=True)
+        self.ListAsOf = channel.unary_stream(
+                '/ringcast.config.v1.ConfigService/ListAsOf',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ListAsOfRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ListResponse.FromString,
+                _registered_method=True)
+        self.Diff = channel.unary_stream(
+                '/ringcast.config.v1.ConfigService/Diff',
+                request_serializer=ringcast__wire_dot___proto_dot_config__pb2.DiffRequest.SerializeToString,
+                response_deserializer=ringcast__wire_dot___proto_dot_config__pb2.DiffResponse.FromString,
+                _registered_method=True)
         self.ListDeadLetters = channel.unary_unary(
                 '/ringcast.config.v1.ConfigService/ListDeadLetters',
                 request_serializer=ringcast__wire_dot___proto_dot_config__pb2.ListDeadLettersRequest.SerializeToString,
@@ -673,6 +683,21 @@ class ConfigServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListAsOf(self, request, context):
+        """The live rows of a key as it was, and what differs between two states of it: exact, or refused. INVALID_INPUT for a
+        moment that is still to come or before the store was there, CONDITION_FAILED for a release that is not published,
+        REVISION_GONE where the history does not reach back so far any more.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Diff(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListDeadLetters(self, request, context):
         """Dead letters: changes that a worker, or a group of consumers, has given up. They are kept on NATS, by store.
         """
@@ -954,6 +979,16 @@ def add_ConfigServiceServicer_to_server(servicer, server):
                     servicer.Heads,
                     request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.HeadsRequest.FromString,
                     response_serializer=ringcast__wire_dot___proto_dot_config__pb2.HeadsResponse.SerializeToString,
+            ),
+            'ListAsOf': grpc.unary_stream_rpc_method_handler(
+                    servicer.ListAsOf,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.ListAsOfRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.ListResponse.SerializeToString,
+            ),
+            'Diff': grpc.unary_stream_rpc_method_handler(
+                    servicer.Diff,
+                    request_deserializer=ringcast__wire_dot___proto_dot_config__pb2.DiffRequest.FromString,
+                    response_serializer=ringcast__wire_dot___proto_dot_config__pb2.DiffResponse.SerializeToString,
             ),
             'ListDeadLetters': grpc.unary_unary_rpc_method_handler(
                     servicer.ListDeadLetters,
@@ -2348,6 +2383,60 @@ class ConfigService:
             '/ringcast.config.v1.ConfigService/Heads',
             ringcast__wire_dot___proto_dot_config__pb2.HeadsRequest.SerializeToString,
             ringcast__wire_dot___proto_dot_config__pb2.HeadsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAsOf(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/ListAsOf',
+            ringcast__wire_dot___proto_dot_config__pb2.ListAsOfRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.ListResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Diff(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/ringcast.config.v1.ConfigService/Diff',
+            ringcast__wire_dot___proto_dot_config__pb2.DiffRequest.SerializeToString,
+            ringcast__wire_dot___proto_dot_config__pb2.DiffResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -18,7 +18,7 @@ from ringcast_config_service.grpc.turns import Turns
 
 T = TypeVar("T")
 P = TypeVar("P")
-M = TypeVar("M", pb.Row, pb.Revision)
+M = TypeVar("M", pb.Row, pb.Revision, pb.RowDifference)
 
 _MESSAGE_BYTES: Final = 1 * limits.MIB
 """What a message has at most, unless one row alone is larger; clients take 4 MiB by default."""

@@ -11,7 +11,15 @@ from ringcast_wire.grpc import STAGES as STAGE_NUMBERS
 from ringcast_wire.grpc import STRATEGIES as STRATEGY_NUMBERS
 from ringcast_wire.grpc import pb
 
-from ringcast_config_service.repository import Deletion, KeyStats, ListedRow, Revision, StoreInfo, StoreRecord
+from ringcast_config_service.repository import (
+    Deletion,
+    Difference,
+    KeyStats,
+    ListedRow,
+    Revision,
+    StoreInfo,
+    StoreRecord,
+)
 
 T = TypeVar("T")
 
@@ -87,6 +95,13 @@ def row_message(listed: ListedRow) -> pb.Row:
         deleted=row.deleted,
         metadata=row.metadata,
     )
+
+
+def difference_message(found: Difference) -> pb.RowDifference:
+    before, after = (
+        None if row is None else row_message(ListedRow(found.partition, row)) for row in (found.before, found.after)
+    )
+    return pb.RowDifference(before=before, after=after)
 
 
 def revision_message(revision: Revision) -> pb.Revision:

@@ -41,6 +41,7 @@ from ringcast_config_service.grpc.release_calls import ReleaseCalls
 from ringcast_config_service.grpc.role_calls import RoleCalls
 from ringcast_config_service.grpc.rows import authorship, call_terms, delete_input, keyed_rows, put_input
 from ringcast_config_service.grpc.schema_calls import SchemaCalls
+from ringcast_config_service.grpc.state_calls import StateCalls, partition_of
 from ringcast_config_service.grpc.status_calls import StatusCalls
 from ringcast_config_service.grpc.store_calls import StoreCalls
 from ringcast_config_service.grpc.stream_life import StreamLives
@@ -64,6 +65,8 @@ _KINDS: Final = {
     f"{SERVICE_NAME}/Change": CallKind.CHANGES,
     f"{SERVICE_NAME}/List": CallKind.LIST,
     f"{SERVICE_NAME}/History": CallKind.LIST,
+    f"{SERVICE_NAME}/ListAsOf": CallKind.LIST,
+    f"{SERVICE_NAME}/Diff": CallKind.LIST,
     f"{SERVICE_NAME}/ListAudit": CallKind.LIST,
     f"{SERVICE_NAME}/VerifyAudit": CallKind.LIST,
     f"{SERVICE_NAME}/ListDeadLetters": CallKind.LIST,
@@ -184,7 +187,7 @@ class GrpcServer:
         await self._server.stop(grace_s)
 
 
-class _Servicer(StoreCalls, PolicyCalls, SchemaCalls, ReleaseCalls, RoleCalls, AuditCalls):
+class _Servicer(StoreCalls, PolicyCalls, SchemaCalls, ReleaseCalls, RoleCalls, AuditCalls, StateCalls):
     """Every method hands its work to :func:`answer`, which maps errors."""
 
     def __init__(
@@ -209,11 +212,11 @@ class _Servicer(StoreCalls, PolicyCalls, SchemaCalls, ReleaseCalls, RoleCalls, A
         SchemaCalls.__init__(self, schemas)
         ReleaseCalls.__init__(self, releases, proofs)
         AuditCalls.__init__(self, audit)
+        StateCalls.__init__(self, handlers, lists, access)
         self._dead_letters = dead_letters
         self._status = status
         self._writer = writer
         self._lives = lives
-        self._lists = lists
         self._telemetry = telemetry
 
     async def GetServiceStatus(self, _request: pb.GetServiceStatusRequest, _context: Context) -> pb.ServiceStatus:
@@ -265,7 +268,7 @@ class _Servicer(StoreCalls, PolicyCalls, SchemaCalls, ReleaseCalls, RoleCalls, A
         return pb.GetResponse(rows=map(row_message, rows))
 
     async def List(self, request: pb.ListRequest, context: Context) -> None:
-        query = ListFilter(_partition(request), request.include_deleted, request.limit)
+        query = ListFilter(partition_of(request), request.include_deleted, request.limit)
 
         async def pages(after: tuple[int, str] | None, limit: int) -> AsyncGenerator[list[ListedRow], None]:
             if after is not None:  # in a further snapshot: the role may be gone
@@ -285,7 +288,7 @@ class _Servicer(StoreCalls, PolicyCalls, SchemaCalls, ReleaseCalls, RoleCalls, A
         )
 
     async def History(self, request: pb.HistoryRequest, context: Context) -> None:
-        words = _partition(request), request.row_id or None, request.since, request.limit
+        words = partition_of(request), request.row_id or None, request.since, request.limit
         query = HistoryFilter(*words, previous=request.with_previous)
 
         async def pages(after: tuple[int, int] | None, limit: int) -> AsyncGenerator[list[Revision], None]:
@@ -324,7 +327,3 @@ class _Servicer(StoreCalls, PolicyCalls, SchemaCalls, ReleaseCalls, RoleCalls, A
         self, request: pb.DiscardDeadLettersRequest, context: Context
     ) -> pb.DiscardDeadLettersResponse:
         return await answer(context, self._dead_letters.discard(request, authorship(caller_of(context))))
-
-
-def _partition(request: pb.ListRequest | pb.HistoryRequest) -> int | None:
-    return request.partition if request.HasField("partition") else None

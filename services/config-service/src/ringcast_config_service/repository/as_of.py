@@ -28,6 +28,9 @@ _UNPUBLISHED: Final = {
     ReleaseState.EXPIRED,
 }
 
+_LAST_MS: Final = 253_402_300_799_999
+"""The end of the year 9999."""
+
 
 class Place(NamedTuple):
     """What is asked for: a partition, and a revision of a history; ``as_of`` is ``None`` for what there is now."""
@@ -58,14 +61,15 @@ class Place(NamedTuple):
     def check_kept(self, kept: int, head: int) -> None:
         """Looks whether every revision since is there, of which there are ``kept``; raises ``RevisionGoneError``."""
         if self.as_of and kept != head - self.as_of:
-            raise self._gone()
+            raise self.gone()
 
     def check_values(self, records: Iterable[mapping.Record]) -> None:
         """Looks at records of the statement ``READ_AS_OF``; raises ``RevisionGoneError`` where one has no value."""
         if any(value is None for _, value, *_ in records):
-            raise self._gone()
+            raise self.gone()
 
-    def _gone(self) -> RevisionGoneError:
+    def gone(self) -> RevisionGoneError:
+        """What is needed to tell it is removed."""
         return RevisionGoneError(f"{self} can't be read any more: what was replaced since is kept for a time only")
 
     def __str__(self) -> str:
@@ -162,6 +166,17 @@ class EarlierAnswer(PartitionAnswer):
         """Raises ``RevisionGoneError`` where a row can't be told any more."""
         self._place.check_values(page)
         super().add(page)
+
+
+def check_time(at_ms: int, now_ms: int) -> None:
+    """Raises ``InvalidInputError`` for a moment (Unix time) that is none, or still to come by the database's clock."""
+    if not 0 <= at_ms <= _LAST_MS:
+        raise InvalidInputError(f"time_ms {at_ms} is no time: 0 to {_LAST_MS} is allowed", field="time_ms")
+    if at_ms > now_ms:
+        raise InvalidInputError(
+            f"time {mapping.utc(at_ms)} is still to come: the database's clock says {mapping.utc(now_ms)}",
+            field="time_ms",
+        )
 
 
 def check_moment(at_ms: int, horizon_ms: int, store: str, key: str) -> None:

@@ -303,6 +303,22 @@ class ListedRow(NamedTuple):
     row: Row
 
 
+class KeyState(NamedTuple):
+    """A state of a key: when a release was published, at a moment (Unix time), or with neither as it is."""
+
+    release: int | None = None
+    at_ms: int | None = None
+
+
+class Difference(NamedTuple):
+    """A row that is not the same in two states of its key; ``None``: it is not there."""
+
+    partition: int
+    row_id: str
+    before: Row | None
+    after: Row | None
+
+
 class Revision(NamedTuple):
     """One write of a row; the version of ``row`` is the revision.
 

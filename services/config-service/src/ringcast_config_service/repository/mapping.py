@@ -36,6 +36,7 @@ from ringcast_wire import (
 from ringcast_config_service.repository.base import (
     Authorship,
     Deletion,
+    Difference,
     KeyStats,
     ListedRow,
     Revision,
@@ -361,6 +362,21 @@ def dense_heads(heads: Iterable[Record], partition_count: int, history: str) -> 
 
 def to_listed(records: Iterable[Record]) -> list[ListedRow]:
     return [ListedRow(partition, to_row(*record)) for partition, *record in records]
+
+
+def to_differences(partition: int, records: Iterable[Record]) -> list[Difference]:
+    """Rows that were written between two revisions, without those that were the same in the end."""
+    found = []
+    for row_id, was, was_version, was_deleted, was_metadata, value, version, deleted, metadata, _ in records:
+        before = None if was is None or was_deleted else to_row(row_id, was, was_version, False, was_metadata)
+        after = None if deleted else to_row(row_id, value, version, False, metadata)
+        if _content(before) != _content(after):
+            found.append(Difference(partition, row_id, before, after))
+    return found
+
+
+def _content(row: Row | None) -> tuple[str, Mapping[str, str]] | None:
+    return None if row is None else (row.value, row.metadata or {})
 
 
 def to_revisions(records: Iterable[Record]) -> list[Revision]:

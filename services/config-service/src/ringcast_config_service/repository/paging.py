@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import ClassVar, Final, NamedTuple
@@ -23,10 +23,13 @@ Fetch = Callable[[tuple[object, ...]], Awaitable[list[mapping.Record]]]
 
 
 class Pages(NamedTuple):
-    """A snapshot of a key: how many partitions it has, and how to run the statement of a page."""
+    """A snapshot of a key: how many partitions it has, how to run the statement of a page and any other, whose first
+    parameter is the key, and which history it has."""
 
     partition_count: int
     fetch: Callable[[str, tuple[object, ...]], Awaitable[list[mapping.Record]]]
+    ask: Callable[[str, tuple[object, ...]], Awaitable[Sequence[mapping.Record]]]
+    history: str
 
 
 class PagedReads(ABC):
@@ -36,13 +39,13 @@ class PagedReads(ABC):
     _history_page: ClassVar[str]
 
     async def list_rows(self, store: str, key: str, query: ListFilter) -> AsyncGenerator[list[ListedRow], None]:
-        async with self._pages(store, key) as (count, fetch):
-            async for page in list_pages(count, query, partial(fetch, self._list_page)):
+        async with self._pages(store, key) as pages:
+            async for page in list_pages(pages.partition_count, query, partial(pages.fetch, self._list_page)):
                 yield page
 
     async def history(self, store: str, key: str, query: HistoryFilter) -> AsyncGenerator[list[Revision], None]:
-        async with self._pages(store, key) as (count, fetch):
-            async for page in history_pages(count, query, partial(fetch, self._history_page)):
+        async with self._pages(store, key) as pages:
+            async for page in history_pages(pages.partition_count, query, partial(pages.fetch, self._history_page)):
                 yield page
 
     @abstractmethod
@@ -52,7 +55,7 @@ class PagedReads(ABC):
 
 async def list_pages(partition_count: int, query: ListFilter, fetch: Fetch) -> AsyncGenerator[list[ListedRow], None]:
     """Pages of rows by partition and row id."""
-    first, last = _bounds(query.partition, partition_count)
+    first, last = bounds(query.partition, partition_count)
     partition, row_id = query.after or (first, "")
     size, left = PageSize(), query.limit
     while True:
@@ -71,7 +74,7 @@ async def history_pages(
     partition_count: int, query: HistoryFilter, fetch: Fetch
 ) -> AsyncGenerator[list[Revision], None]:
     """Pages of revisions by partition and revision."""
-    first, last = _bounds(query.partition, partition_count)
+    first, last = bounds(query.partition, partition_count)
     partition, revision = query.after or (first, 0)
     size, left = PageSize(), query.limit
     while True:
@@ -101,7 +104,8 @@ def _chars(record: mapping.Record) -> int:
     return sum(len(found) for found in record if isinstance(found, str))
 
 
-def _bounds(partition: int | None, partition_count: int) -> tuple[int, int]:
+def bounds(partition: int | None, partition_count: int) -> tuple[int, int]:
+    """The first and the last partition that are read: one, or all."""
     if partition is None:
         return 0, partition_count - 1
     names.check_partition(partition, partition_count)

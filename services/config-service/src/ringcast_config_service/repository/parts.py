@@ -22,6 +22,7 @@ from ringcast_config_service.repository.base import (
     Authorship,
     Compaction,
     Deletion,
+    Difference,
     Expired,
     HistoryFilter,
     KeyStats,
@@ -244,6 +245,24 @@ class RowReader(Protocol):
 
     def history(self, store: str, key: str, query: HistoryFilter) -> AsyncGenerator[list[Revision], None]:
         """Pages of revisions by partition and revision, all from one snapshot."""
+
+    def rows_as_of(
+        self, store: str, key: str, then: HeadsReply, query: ListFilter
+    ) -> AsyncGenerator[list[ListedRow], None]:
+        """The same pages of live rows as :meth:`list_rows`, of a key as it was at the revisions ``then``.
+
+        Raises:
+            RevisionGoneError: the history is another now, or revisions that ``then`` needs are removed.
+        """
+
+    def differences(
+        self, store: str, key: str, before: HeadsReply, after: HeadsReply, query: ListFilter
+    ) -> AsyncGenerator[list[Difference], None]:
+        """Pages of the rows whose value or metadata differ between two states of a key, by partition and row id.
+
+        Raises:
+            RevisionGoneError: as for :meth:`rows_as_of`.
+        """
 
 
 class RowWriter(Protocol):

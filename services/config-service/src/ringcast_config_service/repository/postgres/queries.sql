@@ -117,6 +117,27 @@ FROM (
 ) AS measured
 WHERE coalesce(bytes_before, 0) < $9::BIGINT ORDER BY partition, revision
 
+-- AS_OF_PAGE --
+-- The same of rows as of a revision.
+SELECT partition, {row_columns} FROM (
+    SELECT page.*, sum(coalesce(octet_length(value), 0) + coalesce(octet_length(metadata), 0)) OVER (
+        ORDER BY row_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ) AS bytes_before
+    FROM ({as_of_page}) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $7::BIGINT ORDER BY row_id
+
+-- CHANGES_PAGE --
+-- The same of rows that were written between two revisions.
+SELECT row_id, was, was_version, was_deleted, was_metadata, value, version, deleted, metadata, gone FROM (
+    SELECT page.*, sum(
+        octet_length(value) + coalesce(octet_length(metadata), 0)
+        + coalesce(octet_length(was), 0) + coalesce(octet_length(was_metadata), 0)
+    ) OVER (ORDER BY row_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+    FROM ({changes_page}) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $8::BIGINT ORDER BY row_id
+
 -- SIZE_OF_ROWS --
 -- How many bytes the named rows of a key have: $2 their partitions, $3 their ids.
 SELECT CAST(coalesce(sum(

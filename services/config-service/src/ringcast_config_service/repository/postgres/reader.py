@@ -16,16 +16,20 @@ from ringcast_config_service.repository import as_of as as_of_reads
 from ringcast_config_service.repository.postgres.session import Connection, Sessions
 from ringcast_config_service.repository.release_transactions import to_only_release
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
+from ringcast_config_service.repository.states import StateReads, StateStatements
 
 _AT_ONCE: Final = 1_000
 """So many records come in one answer of the server; for more there is a cursor."""
 
 
-class PostgresReader(paging.PagedReads):
+class PostgresReader(StateReads):
     """:class:`~ringcast_config_service.repository.parts.RowReader`."""
 
     _list_page = Sql.LIST_PAGE
     _history_page = Sql.HISTORY_PAGE
+    _state_statements = StateStatements(
+        Sql.HEADS, Sql.HORIZON, Sql.KEPT_BETWEEN, Sql.LIST_PAGE, Sql.AS_OF_PAGE, Sql.CHANGES_PAGE
+    )
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -107,9 +111,12 @@ class PostgresReader(paging.PagedReads):
     @asynccontextmanager
     async def _pages(self, store: str, key: str) -> AsyncIterator[paging.Pages]:
         async with self._sessions.snapshot("snapshots") as db:
-            count, key_id, _ = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
+            count, key_id, history = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
 
             async def fetch(statement: str, params: tuple[object, ...]) -> list[mapping.Record]:
                 return list(await db.fetch(statement, key_id, *params, paging.PAGE_BYTES))
 
-            yield paging.Pages(count, fetch)
+            async def ask(statement: str, params: tuple[object, ...]) -> Sequence[mapping.Record]:
+                return await db.fetch(statement, key_id, *params)
+
+            yield paging.Pages(count, fetch, ask, history)

@@ -213,6 +213,41 @@ WHERE h.key_id = $1 AND h.partition = $2 AND h.revision > $3 AND h.prev > $5 AND
 SELECT partition, min(revision) - 1 FROM history
 WHERE {key_id_beside_time} = $1 AND written_at_ms > $2 GROUP BY partition
 
+-- KEPT_BETWEEN --
+-- How many revisions above $3 and up to $4 the partition $2 of a key has in the history.
+SELECT count(*) FROM history WHERE key_id = $1 AND partition = $2 AND revision > $3 AND revision <= $4
+
+-- as_of_page --
+-- The same rows as READ_AS_OF gives, but tombstones, page by page: up to $6 behind the row $4; $5 is the horizon.
+SELECT partition, {row_columns} FROM (
+    SELECT partition, {row_columns} FROM rows
+    WHERE key_id = $1 AND partition = $2 AND row_id > $4 AND version <= $3 AND NOT deleted
+    UNION ALL
+    SELECT h.partition, h.row_id, b.value, coalesce(b.revision, 0), coalesce(b.deleted, false), b.metadata
+    FROM history h
+    LEFT JOIN history b ON b.key_id = h.key_id AND b.partition = h.partition AND b.revision = h.prev
+    WHERE h.key_id = $1 AND h.partition = $2 AND h.revision > $3 AND h.prev > 0 AND h.prev <= $3 AND h.row_id > $4
+        AND ((b.revision IS NULL AND h.written_at_ms < $5) OR (b.revision IS NOT NULL AND NOT b.deleted))
+) AS there
+ORDER BY row_id LIMIT $6
+
+-- changes_page --
+-- Up to $7 rows of the partition $2 that were written above the revision $3 and up to $4, behind the row $5: what each
+-- was before the first of these writes and after the last. gone: what it was before is not known any more, for its write
+-- is older than the horizon $6.
+SELECT c.row_id, b.value AS was, b.revision AS was_version, b.deleted AS was_deleted, b.metadata AS was_metadata,
+    a.value, a.revision AS version, a.deleted, a.metadata,
+    (f.prev > 0 AND b.revision IS NULL AND f.written_at_ms < $6) AS gone
+FROM (
+    SELECT row_id, min(revision) AS first, max(revision) AS last FROM history
+    WHERE key_id = $1 AND partition = $2 AND revision > $3 AND revision <= $4 AND row_id > $5
+    GROUP BY row_id ORDER BY row_id LIMIT $7
+) AS c
+JOIN history f ON f.key_id = $1 AND f.partition = $2 AND f.revision = c.first
+JOIN history a ON a.key_id = $1 AND a.partition = $2 AND a.revision = c.last
+LEFT JOIN history b ON b.key_id = $1 AND b.partition = $2 AND b.revision = f.prev
+ORDER BY c.row_id
+
 ---- Writes and histories ----
 
 -- COUNT_KEYS --

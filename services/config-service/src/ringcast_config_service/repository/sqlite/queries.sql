@@ -44,6 +44,14 @@ SELECT count(*) FROM sqlite_schema WHERE name = 'schema_version'
 -- The same of revisions.
 {history_page}
 
+-- AS_OF_PAGE --
+-- The same of rows as of a revision.
+{as_of_page}
+
+-- CHANGES_PAGE --
+-- The same of rows that were written between two revisions.
+{changes_page}
+
 -- READ_ROW --
 -- One row, by key id, partition and row id.
 SELECT partition, {row_columns} FROM rows WHERE key_id = ?1 AND partition = ?2 AND row_id = ?3

@@ -19,6 +19,7 @@ from ringcast_config_service.repository.base import SMALL_ANSWER_BYTES, LargeAns
 from ringcast_config_service.repository.release_transactions import to_only_release
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 from ringcast_config_service.repository.sqlite.session import Sessions
+from ringcast_config_service.repository.states import StateReads, StateStatements
 
 T = TypeVar("T")
 
@@ -26,11 +27,14 @@ _PAUSE_S: Final = 0.0001
 """How long no thread reads after a page: long enough for the system to run the threads that wait."""
 
 
-class SqliteReader(paging.PagedReads):
+class SqliteReader(StateReads):
     """:class:`~ringcast_config_service.repository.parts.RowReader`."""
 
     _list_page = Sql.LIST_PAGE
     _history_page = Sql.HISTORY_PAGE
+    _state_statements = StateStatements(
+        Sql.HEADS, Sql.HORIZON, Sql.KEPT_BETWEEN, Sql.LIST_PAGE, Sql.AS_OF_PAGE, Sql.CHANGES_PAGE
+    )
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -150,9 +154,12 @@ class SqliteReader(paging.PagedReads):
     async def _pages(self, store: str, key: str) -> AsyncIterator[paging.Pages]:
         async with self._sessions.snapshot() as snapshot:
             found = await snapshot.read(lambda db: db.execute(Sql.LOCATE, (store, key)).fetchone())
-            count, key_id, _ = mapping.located(found, store, key)
+            count, key_id, history = mapping.located(found, store, key)
 
             async def fetch(statement: str, params: tuple[object, ...]) -> list[mapping.Record]:
                 return await snapshot.read(lambda db: paging.bounded(db.execute(statement, (key_id, *params))))
 
-            yield paging.Pages(count, fetch)
+            async def ask(statement: str, params: tuple[object, ...]) -> list[mapping.Record]:
+                return await snapshot.read(lambda db: db.execute(statement, (key_id, *params)).fetchall())
+
+            yield paging.Pages(count, fetch, ask, history)

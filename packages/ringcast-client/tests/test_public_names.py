@@ -8,10 +8,12 @@ from ringcast_client import blocking, fetches
 
 def test_the_public_names_are_frozen() -> None:
     assert ringcast_client.__all__ == [
+        "AsOf",
         "AuditVerdict",
         "BatchResult",
         "BrokenRow",
         "BulkWrite",
+        "ChangeKind",
         "ChangeWriter",
         "CommittedRow",
         "ConfigServiceClient",
@@ -43,6 +45,7 @@ def test_the_public_names_are_frozen() -> None:
         "ResealResult",
         "RevisionRecord",
         "RoleGrant",
+        "RowDifference",
         "RowRecord",
         "RowReleaseInfo",
         "RowWrite",

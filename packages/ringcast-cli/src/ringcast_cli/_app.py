@@ -26,6 +26,7 @@ _COMMANDS: Final = {
     "commit": ("ringcast_cli._commit_command", "Write rows of several keys, all or none."),
     "list": ("ringcast_cli._row_commands", "Print the rows of a key."),
     "history": ("ringcast_cli._row_commands", "Print the writes to a key or a row."),
+    "diff": ("ringcast_cli._diff_command", "Print what differs between two states of a key."),
     "import": ("ringcast_cli._import_command", "Write many rows from a file."),
     "sync": ("ringcast_cli._sync_command", "Make a key equal to a file, deletions included."),
     "release": ("ringcast_cli._release_commands", "Stage changes of several keys, publish and undo them."),

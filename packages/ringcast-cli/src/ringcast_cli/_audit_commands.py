@@ -17,7 +17,7 @@ from ringcast_wire.audit import START, AuditEntry, ChainCheck, Link, parse_link
 
 from ringcast_cli import _exit_codes as codes
 from ringcast_cli._client import service_client
-from ringcast_cli._dead_letter_filter import since_ms
+from ringcast_cli._moments import since_ms
 from ringcast_cli._options import settings_of, shared_options
 from ringcast_cli._output import note, print_json, visible
 

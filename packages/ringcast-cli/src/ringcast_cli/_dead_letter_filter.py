@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
-import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 import click
 from ringcast_client import ConfigServiceClient, DeadLetterRecord
-from ringcast_wire import InvalidInputError, shown
 
-_AGO: Final = re.compile(r"(\d{1,9})(s|m|h|d)", re.ASCII)
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+from ringcast_cli._moments import since_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +78,3 @@ def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         gathered = option(gathered)
     return gathered
-
-
-def since_ms(text: str) -> int:
-    """Unix time in ms of ``2h`` ago, or of an ISO 8601 time (UTC unless it says otherwise).
-
-    Raises:
-        InvalidInputError: it is neither.
-    """
-    if match := _AGO.fullmatch(text):
-        return max(0, int((time.time() - int(match[1]) * _SECONDS[match[2]]) * 1000))
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidInputError(
-            f"since {shown(text)} is not a time: it must be like 30m, 2h, 7d or 2026-11-22T14:30", field="since"
-        ) from None
-    return max(0, int((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1000))

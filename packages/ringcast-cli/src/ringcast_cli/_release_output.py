@@ -103,16 +103,17 @@ def print_row(row: ReleaseRowInfo) -> None:
     sign = "-" if row.value is None else "+" if not row.staged_version else "~"
     place = f"{row.key}/{visible(row.row_id)}"
     if row.value is None:
-        what = _shown(row.old_value)
+        what = shown_value(row.old_value)
     elif row.old_value is None:
-        what = _shown(row.value)
+        what = shown_value(row.value)
     else:
-        what = f"{_shown(row.old_value)} -> {_shown(row.value)}"
+        what = f"{shown_value(row.old_value)} -> {shown_value(row.value)}"
     mark = " !" if row.conflict else ""
     state = "" if row.outcome is ReleaseOutcome.WAITING else f" ({row.outcome})"
     click.echo(f"{sign} {place}: {what}{state}{mark}")
 
 
-def _shown(value: str | None) -> str:
+def shown_value(value: str | None) -> str:
+    """A value on one line, cut where it is long."""
     text = visible(value or "")
     return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"

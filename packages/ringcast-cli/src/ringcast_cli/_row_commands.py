@@ -15,6 +15,7 @@ from ringcast_wire import InvalidInputError, limits
 
 from ringcast_cli import _exit_codes as codes
 from ringcast_cli._client import service_client
+from ringcast_cli._moments import as_of_time as moment_of
 from ringcast_cli._options import settings_of, shared_options
 from ringcast_cli._output import note, print_json, visible
 
@@ -147,6 +148,12 @@ def delete(
 @click.option("--deleted", is_flag=True, help="Tombstones too.")
 @click.option("--limit", type=_LIMIT, metavar="N", help="Most rows to print.")
 @click.option("--long", "details", is_flag=True, help="Partition, version and metadata too.")
+@click.option(
+    "--as-of-release", type=click.IntRange(1), metavar="NUMBER", help="As they were when this release was published."
+)
+@click.option(
+    "--as-of-time", metavar="TIME", help="As they were 30m, 2h or 7d ago, or at an ISO 8601 time (UTC unless it says)."
+)
 @shared_options("service", "key_ring", "timeout")
 @click.pass_context
 def list_rows(
@@ -157,13 +164,27 @@ def list_rows(
     deleted: bool,
     limit: int | None,
     details: bool,
+    as_of_release: int | None,
+    as_of_time: str | None,
 ) -> None:
-    """Print the rows of KEY in STORE: id, tab, value."""
+    """Print the rows of KEY in STORE: id, tab, value.
+
+    They are in the order of their partitions and ids. Earlier rows are exact, or refused where the history of the key
+    does not reach back so far any more.
+    """
+    if as_of_release is not None and as_of_time is not None:
+        raise click.UsageError("give either --as-of-release or --as-of-time", context)
+    as_of = as_of_release if as_of_time is None else moment_of(as_of_time)
+    if deleted and as_of is not None:
+        raise click.UsageError("--deleted lists tombstones as they are: it does not go with an earlier state", context)
     config = settings_of(context)
 
     async def run() -> None:
         async with service_client(config) as client:
-            rows = client.list(store, key, partition=partition, include_deleted=deleted, limit=limit)
+            if as_of is None:
+                rows = client.list(store, key, partition=partition, include_deleted=deleted, limit=limit)
+            else:
+                rows = client.list_as_of(store, key, as_of, partition=partition, limit=limit)
             async with aclosing(rows):
                 async for row in rows:
                     if config.json:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from ringcast_client._releases import StagedRelease
     from ringcast_client._reseal import ResealResult
     from ringcast_client._schemas import BrokenRow, SchemaInfo, SchemaReport
+    from ringcast_client._states import AsOf, ChangeKind, RowDifference
     from ringcast_client._status import JetStreamStatus, ServiceStatus, StreamStatus
     from ringcast_client._sync import (
         DEFAULT_FIRST_ROWS,
@@ -61,10 +62,12 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AsOf",
     "AuditVerdict",
     "BatchResult",
     "BrokenRow",
     "BulkWrite",
+    "ChangeKind",
     "ChangeWriter",
     "CommittedRow",
     "ConfigServiceClient",
@@ -96,6 +99,7 @@ __all__ = [
     "ResealResult",
     "RevisionRecord",
     "RoleGrant",
+    "RowDifference",
     "RowRecord",
     "RowReleaseInfo",
     "RowWrite",
@@ -115,10 +119,12 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AsOf": "_states",
     "AuditVerdict": "_records",
     "BatchResult": "_records",
     "BrokenRow": "_schemas",
     "BulkWrite": "_bulk_write",
+    "ChangeKind": "_states",
     "ChangeWriter": "_change_writer",
     "CommittedRow": "_records",
     "ConfigServiceClient": "_client",
@@ -151,6 +157,7 @@ _HOMES = {
     "ResealResult": "_reseal",
     "RevisionRecord": "_records",
     "RoleGrant": "_records",
+    "RowDifference": "_states",
     "RowRecord": "_records",
     "RowWrite": "_records",
     "SchemaInfo": "_schemas",

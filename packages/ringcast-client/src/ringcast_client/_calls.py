@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import grpc.aio
-from ringcast_wire import LimitExceededError, OutcomeUnknownError, RingcastError, UnavailableError, names
+from ringcast_wire import (
+    LimitExceededError,
+    MismatchError,
+    OutcomeUnknownError,
+    RingcastError,
+    UnavailableError,
+    names,
+)
 from ringcast_wire.grpc import ServiceLogin, error_from_rpc, says_elsewhere
 from ringcast_wire.tracing import Tracing, make_tracing
 
@@ -27,7 +34,18 @@ thousand."""
 
 _READS: Final = frozenset(
     {
-        *("Get", "Heads", "List", "History", "GetStore", "ListStores", "WhoAmI", "GetServiceStatus"),
+        *(
+            "Get",
+            "Heads",
+            "List",
+            "History",
+            "ListAsOf",
+            "Diff",
+            "GetStore",
+            "ListStores",
+            "WhoAmI",
+            "GetServiceStatus",
+        ),
         *("ListRoles", "ListAudit", "ListDeadLetters", "CheckSchema", "ListSchemas", "GetSchema"),
         *("ListReleases", "GetRelease", "ListReleaseRows", "ProveRelease", "GetReleaseCertificate", "ListRowReleases"),
     }
@@ -147,7 +165,7 @@ class Calls:
                         self._endpoints.left(endpoint)  # it hangs, perhaps: the next calls go to another
                         if late is not None:
                             raise late() from error
-                    refusal = self.error(error)
+                    refusal = self.error(error, method)
                     wait_s = refusal.retry_after_s
                     if wait_s is None or not isinstance(refusal, LimitExceededError):
                         raise refusal from error
@@ -172,7 +190,7 @@ class Calls:
                     yield message
             except grpc.aio.AioRpcError as error:
                 if begun or not self._goes_elsewhere(method.name, endpoint, error, deadline_s):
-                    raise self.error(error) from error
+                    raise self.error(error, method) from error
             except TimeoutError:
                 self._endpoints.left(endpoint)
                 raise self.silent() from None
@@ -207,14 +225,18 @@ class Calls:
         """The error of any other call that was not answered in time."""
         return UnavailableError(f"config service {self.address} did not answer within {self.timeout_s:g} s")
 
-    def error(self, error: grpc.aio.AioRpcError) -> RingcastError:
-        """What the service refused with, or a sentence that says it can't be reached."""
+    def error(self, error: grpc.aio.AioRpcError, method: Method | None = None) -> RingcastError:
+        """What the service refused with, or a sentence that says it can't be reached, or does not know the method."""
         if error.details() == StatusLostError.SAID:
             return StatusLostError()
         if any(key == names.GRPC_ERROR_KEY for key, _ in error.trailing_metadata() or ()):
             return error_from_rpc(error)
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             return self.silent()
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED and method is not None:
+            return MismatchError(
+                f"config service {self.address} does not know the call {method.name}: it is older than this client"
+            )
         if error.code() is grpc.StatusCode.UNAVAILABLE:
             return UnavailableError(f"config service {self.address} can't be reached: {cause(error.details())}")
         return error_from_rpc(error)

@@ -56,6 +56,7 @@ from ringcast_client._releases import ReleaseCalls
 from ringcast_client._requested_waits import patience
 from ringcast_client._reseal import Reseal, ResealResult
 from ringcast_client._schemas import SchemaCalls
+from ringcast_client._states import StateCalls
 from ringcast_client._status import StatusCalls
 from ringcast_client._stores import StoreCalls
 from ringcast_client._sync import (
@@ -85,6 +86,7 @@ class ConfigServiceClient(
     ProofCalls,
     RollbackCalls,
     SchemaCalls,
+    StateCalls,
     StatusCalls,
     StoreCalls,
 ):

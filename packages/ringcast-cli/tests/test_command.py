@@ -54,6 +54,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
         "commit",
         "list",
         "history",
+        "diff",
         "import",
         "watch",
         "topology",

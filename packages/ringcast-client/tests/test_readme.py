@@ -10,4 +10,4 @@ from ringcast_testkit import ConfigServiceProcess, run_readme_examples
 
 def test_the_examples_run(config_service: ConfigServiceProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGCAST_SERVICE", config_service.address)
-    assert run_readme_examples(Path(__file__).parent.parent / "README.md") == 5
+    assert run_readme_examples(Path(__file__).parent.parent / "README.md") == 6

@@ -47,9 +47,7 @@ async def differences(
     assert all(pages)
     places = [(one.partition, one.row_id) for one in found]
     assert places == sorted(set(places)), "a row came twice, or out of order"
-    return {
-        one.row_id: tuple(None if row is None else content(row) for row in (one.before, one.after)) for one in found
-    }
+    return {one.row_id: (one.before and content(one.before), one.after and content(one.after)) for one in found}
 
 
 def model_differences(before: Content, after: Content) -> dict[str, tuple[Any, Any]]:

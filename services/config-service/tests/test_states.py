@@ -95,7 +95,6 @@ async def test_states_that_can_not_be_read(service: Running, store_name: str) ->
     await service.create(other := f"{store_name}-2")
     await service.put(other, "a", "1")
     await stage(service, store_name, "one", put_new("b"))
-    stopped = {"store": store_name, "number": 1}
 
     async def refused(state: pb.KeyState, match: str, code: ErrorCode = ErrorCode.INVALID_INPUT, **where: Any) -> None:
         words = {"store": store_name, "key": "k", **where}
@@ -113,7 +112,7 @@ async def test_states_that_can_not_be_read(service: Running, store_name: str) ->
         store=store_name, number=1, waves=[50, 100], gate=pb.ReleaseGate(bake_ms=86_400_000, patience_ms=86_400_000)
     )
     await service.stub.PublishRelease(waves)
-    await service.stub.PauseRelease(pb.ChangeReleaseRequest(**stopped))
+    await service.stub.PauseRelease(pb.ChangeReleaseRequest(store=store_name, number=1))
     await refused(RELEASE, "can't be read: the release is publishing", condition)
     hour = 3_600_000
     now_ms = int(time.time() * 1000)

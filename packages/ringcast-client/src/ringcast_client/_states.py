@@ -102,8 +102,8 @@ class StateCalls:
         Raises:
             As :meth:`list_as_of`.
         """
-        states = {"before": _state(before, "before"), "after": _state(after, "after")}
-        request = pb.DiffRequest(**where(store, key), **states, limit=check_limit(limit))
+        states = _state(before, "before"), _state(after, "after")
+        request = pb.DiffRequest(**where(store, key), before=states[0], after=states[1], limit=check_limit(limit))
         if partition is not None:
             request.partition = names.check_partition(partition, limits.MAX_PARTITIONS)
         keys = self._keys(store, key)
@@ -115,7 +115,7 @@ class StateCalls:
                         yield found
 
 
-def _state(as_of: AsOf, field: str = "as_of") -> pb.KeyState:
+def _state(as_of: object, field: str = "as_of") -> pb.KeyState:
     if as_of is None:
         return pb.KeyState()
     if isinstance(as_of, datetime):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import ClassVar, Final, NamedTuple
@@ -28,7 +28,7 @@ class Pages(NamedTuple):
 
     partition_count: int
     fetch: Callable[[str, tuple[object, ...]], Awaitable[list[mapping.Record]]]
-    ask: Callable[[str, tuple[object, ...]], Awaitable[Sequence[mapping.Record]]]
+    ask: Callable[[str, tuple[object, ...]], Awaitable[list[mapping.Record]]]
     history: str
 
 

@@ -116,7 +116,7 @@ class PostgresReader(StateReads):
             async def fetch(statement: str, params: tuple[object, ...]) -> list[mapping.Record]:
                 return list(await db.fetch(statement, key_id, *params, paging.PAGE_BYTES))
 
-            async def ask(statement: str, params: tuple[object, ...]) -> Sequence[mapping.Record]:
-                return await db.fetch(statement, key_id, *params)
+            async def ask(statement: str, params: tuple[object, ...]) -> list[mapping.Record]:
+                return list(await db.fetch(statement, key_id, *params))
 
             yield paging.Pages(count, fetch, ask, history)

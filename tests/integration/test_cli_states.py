@@ -84,7 +84,7 @@ def test_what_is_refused(cli: Cli, store: str, tmp_path: Path) -> None:
     cli.ok("release", "stage", store, "--key", f"list={file}")
     what = f"what {store}/list had when release 1 was published can't be read"
     none = "is no state: it must be the number of a release, now, or a time like 30m, 2h, 7d or 2026-11-22T14:30"
-    for words, said in (
+    lists: list[tuple[tuple[object, ...], str]] = [
         (("--as-of-release", 9), f"store '{store}' has no release 9"),
         (("--as-of-release", 1), f"{what}: the release is staged"),
         (("--as-of-time", "9999-01-01"), "time 9999-01-01 00:00:00 UTC is still to come: the database's clock says "),
@@ -92,9 +92,10 @@ def test_what_is_refused(cli: Cli, store: str, tmp_path: Path) -> None:
         (("--as-of-time", "yesterday"), "as_of_time 'yesterday' is not a time: it must be like 30m, 2h, 7d or "),
         (("--as-of-time", ""), "as_of_time '' is not a time"),
         (("--as-of-time", "99999999d"), "time 1970-01-01 00:00:00 UTC is before store"),
-    ):
+    ]
+    for words, said in lists:
         assert cli.refused("list", store, "list", *words).startswith(said)
-    for words, said in (
+    diffs: list[tuple[tuple[object, ...], str]] = [
         (("--from", 9), f"store '{store}' has no release 9"),
         (("--from", "now", "--to", 9), f"store '{store}' has no release 9"),
         (("--from", 1), f"{what}: the release is staged"),
@@ -103,19 +104,21 @@ def test_what_is_refused(cli: Cli, store: str, tmp_path: Path) -> None:
         (("--from", "now", "--to", ""), f"to '' {none}"),
         (("--from", "9" * 19), f"from '{'9' * 19}' {none}"),
         (("--from", "now", "--partition", 8), "partition 8"),
-    ):
+    ]
+    for words, said in diffs:
         assert cli.refused("diff", store, "list", *words).startswith(said)
     assert cli.refused("diff", store, "none", "--from", "now") == f"store '{store}' has no config key 'none'"
     cli.ok("store", "create", f"{store}-2", "--partitions", 8)
     cli.ok("put", f"{store}-2", "list", "a", "1")
     assert cli.refused("list", f"{store}-2", "list", "--as-of-release", 1) == f"store '{store}-2' has no release 1"
-    for words in (
+    wrong: list[tuple[object, ...]] = [
         ("list", store, "list", "--as-of-release", 1, "--as-of-time", "2h"),
         ("list", store, "list", "--as-of-release", 1, "--deleted"),
         ("list", store, "list", "--as-of-release", 0),
         ("list", store, "list", "--as-of-release", "last"),
         ("diff", store, "list"),
-    ):
+    ]
+    for words in wrong:
         assert cli(*words).code == 2
 
 

@@ -23,6 +23,7 @@ from ringcast_config_service.repository.sql.statements import Postgres as Sql
 from ringcast_core import row_partition
 from ringcast_service import ConfigError
 from ringcast_testkit import PATIENCE_S, PostgresServer
+from ringcast_testkit.rows import same_partition
 from ringcast_wire import StoreSettings, UnavailableError
 
 Bench = Any  # of conftest.py
@@ -301,3 +302,28 @@ async def test_the_heads_to_lock_are_looked_up_without_reading_those_of_the_whol
     plan = "\n".join(record[0] for record in found)
     assert "LockRows" in plan
     assert "Rows Removed by Join Filter" not in plan, plan
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("READ_AS_OF", (300, 0, 0, False)),
+        ("AS_OF_PAGE", (300, "", 0, 1_000, 1 << 20)),
+        ("CHANGES_PAGE", (300, 600, "", 0, 1_000, 1 << 20)),
+    ],
+)
+async def test_what_rows_were_is_looked_up_without_reading_the_whole_partition_for_each(
+    postgres_bench: Bench, other: Any, statement: str, words: tuple[object, ...]
+) -> None:
+    """As long as the table has no statistics, as after the first import."""
+    for table in ("history", "rows"):
+        await other.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
+    ids = same_partition(300)
+    for value in ("1", "2"):
+        await postgres_bench.write(dict.fromkeys(ids, value))
+    key_id = await other.fetchval("SELECT key_id FROM config_keys")
+    found = await other.fetch(f"EXPLAIN ANALYZE {getattr(Sql, statement)}", key_id, 3, *words)
+    plan = "\n".join(record[0] for record in found)
+    assert "loops=300" in plan, plan
+    removed = [int(line.rpartition(":")[2]) for line in plan.splitlines() if "Rows Removed by" in line]
+    assert max(removed, default=0) <= 300, plan

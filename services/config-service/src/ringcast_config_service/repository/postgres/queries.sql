@@ -39,6 +39,22 @@ CROSS JOIN LATERAL (
     SELECT * FROM rows r WHERE r.key_id = q.key_id AND r.partition = q.partition AND r.row_id = q.row_id LIMIT 1
 ) AS found
 
+-- write_before --
+-- The write b that the write h has replaced, where it is kept. By subqueries for the reason of found_rows: a partition of
+-- which there are no statistics yet counts as one row, and would be read as a whole for each.
+LEFT JOIN LATERAL (
+    SELECT * FROM history p WHERE p.key_id = h.key_id AND p.partition = h.partition AND p.revision = h.prev LIMIT 1
+) AS b ON true
+
+-- first_and_last --
+-- The first write h and the last write a of each row c of the partition $2 of the key with the id $1.
+CROSS JOIN LATERAL (
+    SELECT * FROM history p WHERE p.key_id = $1 AND p.partition = $2 AND p.revision = c.first LIMIT 1
+) AS h
+CROSS JOIN LATERAL (
+    SELECT * FROM history p WHERE p.key_id = $1 AND p.partition = $2 AND p.revision = c.last LIMIT 1
+) AS a
+
 ---- Schema, server and clock ----
 
 -- HAS_SCHEMA --

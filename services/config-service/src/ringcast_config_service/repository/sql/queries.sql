@@ -203,7 +203,7 @@ WHERE key_id = $1 AND partition = $2 AND version > $5 AND version <= $3 AND (NOT
 UNION ALL
 SELECT h.row_id, b.value, coalesce(b.revision, 0), coalesce(b.deleted, false), b.metadata
 FROM history h
-LEFT JOIN history b ON b.key_id = h.key_id AND b.partition = h.partition AND b.revision = h.prev
+{write_before}
 WHERE h.key_id = $1 AND h.partition = $2 AND h.revision > $3 AND h.prev > $5 AND h.prev <= $3
     AND ((b.revision IS NULL AND h.written_at_ms < $4) OR (b.revision IS NOT NULL AND (NOT b.deleted OR $6::BOOLEAN)))
 
@@ -225,7 +225,7 @@ SELECT partition, {row_columns} FROM (
     UNION ALL
     SELECT h.partition, h.row_id, b.value, coalesce(b.revision, 0), coalesce(b.deleted, false), b.metadata
     FROM history h
-    LEFT JOIN history b ON b.key_id = h.key_id AND b.partition = h.partition AND b.revision = h.prev
+    {write_before}
     WHERE h.key_id = $1 AND h.partition = $2 AND h.revision > $3 AND h.prev > 0 AND h.prev <= $3 AND h.row_id > $4
         AND ((b.revision IS NULL AND h.written_at_ms < $5) OR (b.revision IS NOT NULL AND NOT b.deleted))
 ) AS there
@@ -237,15 +237,14 @@ ORDER BY row_id LIMIT $6
 -- is older than the horizon $6.
 SELECT c.row_id, b.value AS was, b.revision AS was_version, b.deleted AS was_deleted, b.metadata AS was_metadata,
     a.value, a.revision AS version, a.deleted, a.metadata,
-    (f.prev > 0 AND b.revision IS NULL AND f.written_at_ms < $6) AS gone
+    (h.prev > 0 AND b.revision IS NULL AND h.written_at_ms < $6) AS gone
 FROM (
     SELECT row_id, min(revision) AS first, max(revision) AS last FROM history
     WHERE key_id = $1 AND partition = $2 AND revision > $3 AND revision <= $4 AND row_id > $5
     GROUP BY row_id ORDER BY row_id LIMIT $7
 ) AS c
-JOIN history f ON f.key_id = $1 AND f.partition = $2 AND f.revision = c.first
-JOIN history a ON a.key_id = $1 AND a.partition = $2 AND a.revision = c.last
-LEFT JOIN history b ON b.key_id = $1 AND b.partition = $2 AND b.revision = f.prev
+{first_and_last}
+{write_before}
 ORDER BY c.row_id
 
 ---- Writes and histories ----

@@ -28,6 +28,15 @@ min(created_at_ms)
 -- By the index of times (+): without statistics SQLite would read all that the key ever had.
 +key_id
 
+-- write_before --
+-- The write b that the write h has replaced, where it is kept.
+LEFT JOIN history b ON b.key_id = h.key_id AND b.partition = h.partition AND b.revision = h.prev
+
+-- first_and_last --
+-- The first write h and the last write a of each row c of the partition $2 of the key with the id $1.
+JOIN history h ON h.key_id = $1 AND h.partition = $2 AND h.revision = c.first
+JOIN history a ON a.key_id = $1 AND a.partition = $2 AND a.revision = c.last
+
 ---- Schema ----
 
 -- HAS_SCHEMA --

@@ -20,6 +20,8 @@ from ringcast_cli._output import counted, note, print_json, print_table, visible
 from ringcast_cli._reading import input_of, open_input, reading_options
 from ringcast_cli._source import BadLineError, InputError, open_source
 
+_MAX_SET_BYTES: Final = 16 << 20
+"""Of a descriptor set, of which most is comments and files that are not needed, as a rule."""
 _NAMED: Final = 10
 """Rows that break a schema of which a line says why."""
 
@@ -30,7 +32,15 @@ _kind_option = click.option(
     default=str(SchemaKind.JSON_SCHEMA),
     show_default=True,
     help="How FILE is written. A regular expression has to match the whole value. With an Avro schema values are in "
-    "its JSON encoding; fields with defaults may be left out.",
+    "its JSON encoding; fields with defaults may be left out. With a Protobuf message they are in its JSON form, and "
+    "FILE is what `protoc --include_imports --descriptor_set_out=FILE` writes.",
+)
+
+_message_option = click.option(
+    "--message",
+    metavar="NAME",
+    help="Of a descriptor set: which message values are, as acme.Rule. Without it FILE is as `ringcast schema show` "
+    "prints it.",
 )
 
 _compatibility_option = click.option(
@@ -51,6 +61,7 @@ def schema() -> None:
 @click.argument("key")
 @click.argument("file")
 @_kind_option
+@_message_option
 @click.option(
     "--mode",
     type=click.Choice([str(mode) for mode in SchemaMode]),
@@ -65,6 +76,7 @@ def register(
     key: str,
     file: str,
     schema_kind: str,
+    message: str | None,
     mode: str | None,
     compatibility: str | None,
 ) -> None:
@@ -77,7 +89,7 @@ def register(
     Each other schema is another version, the same again changes nothing. To go back, register the earlier one again.
     All rows are read, so give --timeout for a key with millions of them.
     """
-    config, definition = settings_of(context), _read(file, SchemaKind(schema_kind))
+    config, definition = settings_of(context), _read(context, file, SchemaKind(schema_kind), message)
 
     async def run() -> SchemaInfo:
         async with service_client(config) as client:
@@ -98,16 +110,17 @@ def register(
 @click.argument("key")
 @click.argument("file", required=False)
 @_kind_option
+@_message_option
 @shared_options("service", "timeout")
 @click.pass_context
-def check(context: click.Context, store: str, key: str, file: str | None, schema_kind: str) -> int:
+def check(context: click.Context, store: str, key: str, file: str | None, schema_kind: str, message: str | None) -> int:
     """Say which rows of KEY in STORE break the schema in FILE, by default the newest of KEY. Changes nothing.
 
     Names the first ten. Says too whether FILE may be the next version, by the compatibility of KEY. The exit code is 3
     if there are such rows, or it may not.
     """
     config = settings_of(context)
-    definition = "" if file is None else _read(file, SchemaKind(schema_kind))
+    definition = "" if file is None else _read(context, file, SchemaKind(schema_kind), message)
 
     async def run() -> SchemaReport:
         async with service_client(config) as client:
@@ -221,11 +234,19 @@ def mode(context: click.Context, store: str, key: str, mode: str | None, compati
 @click.option("--schema", "schema_file", metavar="SCHEMA", help="File with the schema.")
 @click.option("--of", "place", metavar="STORE/KEY", help="Or the key whose newest schema the service has.")
 @_kind_option
+@_message_option
 @reading_options
 @shared_options("service", "timeout")
 @click.pass_context
 def validate(
-    context: click.Context, /, file: str, schema_file: str | None, place: str | None, schema_kind: str, **reading: Any
+    context: click.Context,
+    /,
+    file: str,
+    schema_file: str | None,
+    place: str | None,
+    schema_kind: str,
+    message: str | None,
+    **reading: Any,
 ) -> int:
     """Check the values of FILE (-: standard input) on this machine, as `ringcast import` would read it.
 
@@ -237,7 +258,8 @@ def validate(
         raise click.UsageError("one of --schema and --of is needed", context)
     given = input_of(context, file, reading)
     if schema_file is not None:
-        wanted = SchemaKind(schema_kind), _read(schema_file, SchemaKind(schema_kind))
+        kind = SchemaKind(schema_kind)
+        wanted = kind, _read(context, schema_file, kind, message)
     else:
         store, slash, key = str(place).partition("/")
         if not slash:
@@ -292,22 +314,37 @@ async def _fetch(config: CliConfig, store: str, key: str, version: int) -> Schem
         return await client.schema(store, key, version)
 
 
-def _read(path: str, kind: SchemaKind) -> str:
-    """The text of a schema in a file; of a regular expression without the end of its line.
+def _read(context: click.Context, path: str, kind: SchemaKind, message: str | None) -> str:
+    """The text of a schema in a file; of a regular expression without the end of its line, and of a descriptor set
+    what is needed of it.
 
     Raises:
         InputError: it can't be read, or is too large.
+        UsageError: a message is named, and the schema has none.
     """
+    if message is not None and kind is not SchemaKind.PROTOBUF:
+        raise click.UsageError(f"--message is for --kind protobuf, not {kind}", context)
+    most = limits.MAX_SCHEMA_BYTES if message is None else _MAX_SET_BYTES
     with open_source(path) as source:
         try:
-            data = source.file.read(limits.MAX_SCHEMA_BYTES + 1)
+            data = source.file.read(most + 1)
         except OSError as error:
             raise InputError(f"file {source.name} can't be read: {error.strerror}", field="file") from None
-        if len(data) > limits.MAX_SCHEMA_BYTES:
+        if len(data) > most:
             raise InvalidInputError(
-                f"file {source.name} is too large for a schema: {limits.MAX_SCHEMA_BYTES} bytes are allowed",
+                f"file {source.name} is too large for a schema: {most} bytes are allowed",
                 field="file",
             )
+    if message is not None:
+        from ringcast_wire.schemas import protobuf_definition  # a large library, which other commands do without
+
+        return protobuf_definition(data, message)
+    if kind is SchemaKind.PROTOBUF and not data.startswith(b"{"):
+        raise InputError(
+            f"file {source.name} is not as `ringcast schema show` prints it: of a descriptor set say with --message "
+            "which message values are",
+            field="file",
+        )
     try:
         text = data.decode()
     except UnicodeDecodeError:

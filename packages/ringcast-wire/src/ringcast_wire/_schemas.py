@@ -12,6 +12,7 @@ class SchemaKind(StrEnum):
     JSON_SCHEMA = "json-schema"
     REGEX = "regex"
     AVRO = "avro"
+    PROTOBUF = "protobuf"
 
 
 class SchemaMode(StrEnum):

@@ -32,6 +32,8 @@ _PATTERN_PARTS: Final = 100
 """As how many parts a regular expression counts. One of :data:`_PATTERN_BYTES` takes up to 6 µs a byte of the value,
 other parts take up to 60 ns."""
 _FORMAT_PARTS: Final = 10
+_AS_TEXT: Final = frozenset({SchemaKind.REGEX, SchemaKind.PROTOBUF})
+"""Kinds that take a value as it is."""
 _SAME_PLACE: Final = frozenset(
     {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "contains", "$ref"}
 )
@@ -50,8 +52,9 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Problem(NamedTuple):
-    """How a value breaks a schema: where in the value, and which rule, as JSON pointers (empty: as a whole); and what
-    is wrong, in words that say nothing of the value. ``found``: what is there, cut to 80 characters."""
+    """How a value breaks a schema: where in the value, and which rule, as JSON pointers (empty: as a whole), of a
+    Protobuf schema the full name of a field or message; and what is wrong, in words that say nothing of the value.
+    ``found``: what is there, cut to 80 characters."""
 
     where: str
     rule: str
@@ -80,6 +83,10 @@ class ValueSchema:
         if not 1 <= size <= limits.MAX_SCHEMA_BYTES:
             raise _wrong(f"it has {size} bytes: 1 to {limits.MAX_SCHEMA_BYTES} are allowed")
         self._kind = kind
+        if kind is SchemaKind.PROTOBUF:
+            self._validator = _Protobuf(definition)
+            self._most_bytes = self._validator.most_bytes
+            return
         if kind is SchemaKind.JSON_SCHEMA:
             schema, parts = _checked(definition)
         elif kind is SchemaKind.AVRO:
@@ -104,6 +111,8 @@ class ValueSchema:
         if len(value) > self._most_bytes:
             said = f"the value has {len(value)} characters, and this schema checks up to {self._most_bytes}"
             return Problem("", "", said, shown(value))
+        if isinstance(self._validator, _Protobuf):
+            return self._validator.problem(value)
         try:
             self._validator.validate(self._read(value))
         except jsonschema_rs.ValidationError as error:
@@ -120,7 +129,54 @@ class ValueSchema:
         return None
 
     def _read(self, value: str) -> Any:
-        return value if self._kind is SchemaKind.REGEX else _decode(value)
+        return value if self._kind in _AS_TEXT else _decode(value)
+
+
+class _Protobuf:
+    """What checks values against a Protobuf message, in the place of a validator of ``jsonschema-rs``."""
+
+    def __init__(self, definition: str) -> None:
+        from ringcast_wire import _protobuf, _protobuf_values  # a library that few need
+
+        try:
+            self._values = _protobuf_values.ProtobufValues(_protobuf.parse(definition))
+        except ValueError as error:
+            raise _wrong(_cut(str(error))) from error
+        self._broken = _protobuf_values.BrokenValueError
+        self.most_bytes = self._values.most_bytes
+
+    def is_valid(self, value: str) -> bool:
+        self._values.check(value)
+        return True
+
+    def problem(self, value: str) -> Problem | None:
+        try:
+            self._values.check(value)
+        except self._broken as error:
+            found = shown(error.found) if error.path else shown(value)
+            return Problem(_pointer(error.path), error.rule, _cut(error.said), found)
+        except RecursionError:
+            return Problem("", "", "the value is nested too deeply", shown(value))
+        except ValueError as error:
+            return Problem("", "", f"the value is no JSON ({_cut(str(error))})", shown(value))
+        return None
+
+
+def protobuf_definition(descriptors: bytes, message: str) -> str:
+    """The definition of a schema of the kind ``PROTOBUF``: of a descriptor set as
+    ``protoc --include_imports --descriptor_set_out`` writes it, and the full name of a message in it.
+
+    The files that the message does not need are left out, and so are comments, options, services and extensions.
+
+    Raises:
+        InvalidInputError: it is no such set, or none that can be used.
+    """
+    from ringcast_wire import _protobuf
+
+    try:
+        return _protobuf.read(descriptors, message).definition()
+    except ValueError as error:
+        raise _wrong(_cut(str(error))) from error
 
 
 @lru_cache(_COMPILED)
@@ -133,14 +189,22 @@ def value_schema(kind: SchemaKind, definition: str) -> ValueSchema:
     return ValueSchema(kind, definition)
 
 
-def incompatibility(kind: SchemaKind, reader: str, writer: str, budget: Budget) -> str | None:
+def incompatibility(
+    kind: SchemaKind, reader: str, writer: str, budget: Budget, *, writer_is_newer: bool = False
+) -> str | None:
     """Why not all values of one schema (``writer``) can be read with another of the same kind (``reader``), or
-    ``None``. Both may be registered."""
+    ``None``. Both may be registered. Which of them is newer says who has to keep what the other has reserved."""
     try:
         if kind is SchemaKind.AVRO:
             from ringcast_wire import _avro
 
             compare_avro(_avro.parse(reader, MAX_DEPTH), _avro.parse(writer, MAX_DEPTH), budget)
+        elif kind is SchemaKind.PROTOBUF:
+            from ringcast_wire import _protobuf
+            from ringcast_wire._protobuf_compatibility import compare_protobuf
+
+            both = _protobuf.parse(reader), _protobuf.parse(writer)
+            compare_protobuf(*both, budget, writer_is_newer=writer_is_newer)
         elif kind is SchemaKind.JSON_SCHEMA:
             compare_json(narrow=_decode(writer), wide=_decode(reader), budget=budget)
         elif reader != writer:

@@ -389,6 +389,8 @@ def _break(
         return f"version {before.version} is of the kind {before.kind}"
     if wanted.is_backward and (said := incompatibility(kind, definition, before.definition, budget)) is not None:
         return f"it can't read all values of version {before.version}: {said}"
-    if wanted.is_forward and (said := incompatibility(kind, before.definition, definition, budget)) is not None:
-        return f"version {before.version} can't read all of its values: {said}"
+    if wanted.is_forward:
+        said = incompatibility(kind, before.definition, definition, budget, writer_is_newer=True)
+        if said is not None:
+            return f"version {before.version} can't read all of its values: {said}"
     return None

@@ -44,6 +44,7 @@ class SchemaKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SCHEMA_KIND_JSON_SCHEMA: _ClassVar[SchemaKind]
     SCHEMA_KIND_REGEX: _ClassVar[SchemaKind]
     SCHEMA_KIND_AVRO: _ClassVar[SchemaKind]
+    SCHEMA_KIND_PROTOBUF: _ClassVar[SchemaKind]
 
 class SchemaMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -121,6 +122,7 @@ SCHEMA_KIND_UNSPECIFIED: SchemaKind
 SCHEMA_KIND_JSON_SCHEMA: SchemaKind
 SCHEMA_KIND_REGEX: SchemaKind
 SCHEMA_KIND_AVRO: SchemaKind
+SCHEMA_KIND_PROTOBUF: SchemaKind
 SCHEMA_MODE_UNSPECIFIED: SchemaMode
 SCHEMA_MODE_ENFORCE: SchemaMode
 SCHEMA_MODE_WARN: SchemaMode

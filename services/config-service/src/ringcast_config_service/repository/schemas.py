@@ -31,6 +31,8 @@ KNOWN_FROM: Final = 13
 """From which version of the database's schema on a build knows of these schemas, so that it enforces them."""
 NEWER_KNOWN_FROM: Final = 16
 """The same of Avro schemas, and of compatibility."""
+PROTOBUF_KNOWN_FROM: Final = 17
+"""The same of Protobuf schemas."""
 MAX_CHANGED_ROWS: Final = 10_000
 """Rows that a transaction looks at which were written since all rows were checked."""
 NAMED_ROWS: Final = 10
@@ -145,6 +147,8 @@ class SchemaStep(NamedTuple):
     @property
     def known_from(self) -> int:
         """What a build has to know of to hold writes and versions to it."""
+        if self.kind == SchemaKind.PROTOBUF:
+            return PROTOBUF_KNOWN_FROM
         is_newer = self.kind == SchemaKind.AVRO or self.compatibility is not SchemaCompatibility.NONE
         return NEWER_KNOWN_FROM if is_newer else KNOWN_FROM
 

@@ -235,3 +235,7 @@ UPDATE schema_version SET version = 15 WHERE version = 14
 -- Versions of schemas of values are held to a compatibility.
 ALTER TABLE schema_modes ADD COLUMN {if_not_exists} compatibility TEXT;
 UPDATE schema_version SET version = 16 WHERE version = 15
+
+-- UPGRADE_17 --
+-- Schemas of values may be Protobuf messages. Nothing is stored in another way: builds that do not know them have a lower number.
+UPDATE schema_version SET version = 17 WHERE version = 16

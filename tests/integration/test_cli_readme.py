@@ -8,6 +8,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -29,12 +30,15 @@ _BLOCK = re.compile(r"(?:^<!-- file: (\S+) -->\n)?^```(console|python)\n(.*?)^``
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """This checkout's ``ringcast``, and its ``python``. The pages start ``ringcast`` some two hundred times."""
+    """This checkout's ``ringcast``, its ``python``, and ``protoc``. The pages start the first two hundred times."""
     made = tmp_path_factory.mktemp("bin")
     with forking(made / "python", ["ringcast_cli"], MODULES) as python:
         command = made / "ringcast"
         command.write_text(f'#!/bin/sh\nexec {shlex.quote(str(python))} -m ringcast_cli "$@"\n')
         command.chmod(0o755)
+        protoc = made / "protoc"
+        protoc.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m grpc_tools.protoc "$@"\n')
+        protoc.chmod(0o755)
         yield made
 
 
@@ -112,7 +116,7 @@ def _pattern(line: str) -> str:
 
 @pytest.mark.parametrize(
     ("page", "least"),
-    [(README, 12), (ENCRYPTION, 16), (RELEASES, 10), (SCHEMAS, 23), (TUTORIAL, 30)],
+    [(README, 12), (ENCRYPTION, 16), (RELEASES, 10), (SCHEMAS, 33), (TUTORIAL, 30)],
     ids=["readme", "encryption", "releases", "schemas", "tutorial"],
 )
 def test_every_console_example(page: Path, least: int, typed: Callable[[str], str]) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from ringcast_testkit.protoc import descriptor_set
 from ringcast_wire import limits
 
 from tests.integration.cli_process import Cli
@@ -128,6 +129,44 @@ def test_versions_are_held_to_a_compatibility(cli: Cli, store: str) -> None:
     assert [(each["version"], each["compatibility"]) for each in listed] == [(3, "none"), (2, None), (1, None)]
     nothing = cli("schema", "mode", store, "k")
     assert (nothing.code, "one of MODE and --compatibility is needed" in nothing.err) == (2, True)
+
+
+def test_a_protobuf_schema_is_what_protoc_writes(cli: Cli, store: str, tmp_path: Path) -> None:
+    text = 'syntax = "proto3"; package acme; import "google/protobuf/duration.proto"; '
+    text += "message Rule { int32 limit = 1; google.protobuf.Duration every = 2; } message Other {}"
+    made = tmp_path / "rule.bin"
+    made.write_bytes(descriptor_set(text))
+    words = (made, "--kind", "protobuf", "--message", "acme.Rule")
+    said = cli.ok("schema", "register", store, "k", *words, "--compatibility", "full")
+    assert said.out == f"version 1 of the schema of {store}/k: enforce, full compatible\n"
+    shown = cli.ok("schema", "show", store, "k").out
+    assert cli.ok("schema", "register", store, "k", "-", "--kind", "protobuf", stdin=shown).out == said.out
+    data = 'row_id,value\na,"{""limit"": 1}"\nb,"{""every"": 5}"\n'
+    sentence = "'b' at /every (rule acme.Rule.every): the value is no duration as 1.5s: 5"
+    for of in (("--schema", *words), ("--of", f"{store}/k")):
+        found = cli("schema", "validate", "-", "--format", "csv", *of, stdin=data)
+        assert (found.code, found.out) == (3, f"line 3: {sentence}\n2 rows: 1 break the schema\n")
+    skipped = cli("import", store, "k", "-", "--format", "csv", "--on-error", "skip", stdin=data)
+    assert (skipped.code, sentence.removeprefix("'b' ") in skipped.err) == (3, True)
+    made.write_bytes(descriptor_set(text.replace("int32", "int64")))
+    refused = cli("schema", "check", store, "k", *words)
+    assert "version 1 can't read all of its values: at acme.Rule.limit: int64 can't be read as int32" in refused.out
+
+
+def test_a_descriptor_set_needs_the_name_of_a_message_in_it(cli: Cli, store: str, tmp_path: Path) -> None:
+    made = tmp_path / "rule.bin"
+    made.write_bytes(descriptor_set('syntax = "proto3"; message Rule {}'))
+    words = ("schema", "register", store, "k", made)
+    none = cli(*words, "--kind", "protobuf")
+    assert (none.code, none.err) == (
+        1,
+        f"ringcast: file {made} is not as `ringcast schema show` prints it: of a descriptor set say with --message "
+        "which message values are\n",
+    )
+    other = cli(*words, "--kind", "protobuf", "--message", "Cap")
+    assert (other.code, "it has no message 'Cap', but 'Rule'" in other.err) == (1, True)
+    kind = cli(*words, "--message", "Rule")
+    assert (kind.code, "--message is for --kind protobuf, not json-schema" in kind.err) == (2, True)
 
 
 def test_a_file_is_validated_here(cli: Cli, store: str, small: Path) -> None:

@@ -315,8 +315,8 @@ async def _fetch(config: CliConfig, store: str, key: str, version: int) -> Schem
 
 
 def _read(context: click.Context, path: str, kind: SchemaKind, message: str | None) -> str:
-    """The text of a schema in a file; of a regular expression without the end of its line, and of a descriptor set
-    what is needed of it.
+    """The text of a schema in a file; of a descriptor set what is needed of it. A regular expression, and what `show`
+    prints of a Protobuf schema, come without the end of their line.
 
     Raises:
         InputError: it can't be read, or is too large.
@@ -349,7 +349,7 @@ def _read(context: click.Context, path: str, kind: SchemaKind, message: str | No
         text = data.decode()
     except UnicodeDecodeError:
         raise InputError(f"file {source.name} is not UTF-8", field="file") from None
-    return text.rstrip("\r\n") if kind is SchemaKind.REGEX else text
+    return text.rstrip("\r\n") if kind in (SchemaKind.REGEX, SchemaKind.PROTOBUF) else text
 
 
 def _say(store: str, found: SchemaInfo, config: CliConfig) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from aiohttp import web
@@ -22,6 +21,7 @@ from ringcast_config_service.promql.conditions import MAX_ANSWER_BYTES, Conditio
 from ringcast_config_service.promql.settings import PromqlSettings
 from ringcast_service import ConfigError
 from ringcast_testkit import attempt
+from ringcast_testkit.servers import HttpServer
 from ringcast_wire import ConditionFailedError, InvalidInputError, UnavailableError
 
 TOKEN = "a-token-of-more-than-sixteen-characters"
@@ -97,39 +97,15 @@ def respond(body: bytes, status: int, _request: web.Request) -> web.Response:
     return web.Response(body=body, status=status)
 
 
-class Server:
-    """Answers as its attributes say, and remembers what it was asked."""
-
-    def __init__(self) -> None:
-        self.answer: Callable[[web.Request], Any] = lambda _: web.Response(body=vector("1"))
-        self.requests: list[tuple[str, dict[str, str], str]] = []
-        self.url = ""
-
-    async def handle(self, request: web.Request) -> Any:
-        form = {name: str(value) for name, value in (await request.post()).items()}
-        self.requests.append((request.path_qs, form, request.headers.get("Authorization", "")))
-        found = self.answer(request)
-        return await found if asyncio.iscoroutine(found) else found
-
-    @asynccontextmanager
-    async def serving(self, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self.handle)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
-        host, port = runner.addresses[0][:2]
-        self.url = f"http{'s' if tls else ''}://{host}:{port}"
-        try:
-            yield self
-        finally:
-            await runner.cleanup()
-
-
 @pytest.fixture
-async def server() -> AsyncIterator[Server]:
-    async with Server().serving() as made:
+async def server() -> AsyncIterator[HttpServer]:
+    async with HttpServer(lambda _: web.Response(body=vector("1"))).serving() as made:
         yield made
+
+
+def forms(server: HttpServer) -> list[dict[str, str]]:
+    """The fields of what it was asked."""
+    return [dict(parse_qsl(asked.body.decode(), strict_parsing=True)) for asked in server.asked]
 
 
 def asking(url: str, **files: str) -> Conditions:
@@ -148,13 +124,13 @@ async def outcome(url: str, **files: str) -> tuple[Outcome, str]:
     "have the service ask something else, or elsewhere",
     "it is one form field, sent to the URL of the operator",
 )
-async def test_a_condition_is_one_field_of_the_request(server: Server) -> None:
+async def test_a_condition_is_one_field_of_the_request(server: HttpServer) -> None:
     asked = ["up&query=1&timeout=1h", "http://example.org/\r\nHost: example.org\r\n\r\n", "a ?x=1#y ü"]
     found = await asking(f"{server.url}/prometheus/").ask(asked)
     assert [each.outcome for each in found] == [Outcome.MET] * 3
-    assert {path for path, _, _ in server.requests} == {"/prometheus/api/v1/query"}
-    assert sorted(form["query"] for _, form, _ in server.requests) == sorted(asked)
-    assert all(form.keys() == {"query", "timeout"} and form["timeout"] == "2s" for _, form, _ in server.requests)
+    assert {each.path for each in server.asked} == {"/prometheus/api/v1/query"}
+    assert sorted(form["query"] for form in forms(server)) == sorted(asked)
+    assert all(form.keys() == {"query", "timeout"} and form["timeout"] == "2s" for form in forms(server))
 
 
 @attempt(
@@ -162,7 +138,7 @@ async def test_a_condition_is_one_field_of_the_request(server: Server) -> None:
     "redirect the service, fill its memory, or keep it waiting",
     "it counts as no answer; what is read is bounded in size and time",
 )
-async def test_a_hostile_server_is_no_answer(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hostile_server_is_no_answer(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conditions, "QUERY_S", 0.3)
 
     async def drips(request: web.Request) -> web.StreamResponse:
@@ -201,11 +177,11 @@ async def test_a_hostile_server_is_no_answer(server: Server, monkeypatch: pytest
     ):
         server.answer = answer
         assert await outcome(server.url) == (Outcome.NO_ANSWER, why)
-    assert {path for path, _, _ in server.requests} == {"/api/v1/query"}
+    assert {each.path for each in server.asked} == {"/api/v1/query"}
 
 
 async def test_the_login_is_read_for_each_request_and_never_said(
-    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    server: HttpServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "token"
     file.write_text(TOKEN + "\n")
@@ -221,22 +197,20 @@ async def test_the_login_is_read_for_each_request_and_never_said(
     (unread,) = await asked.ask(["up"])
     assert (unread.outcome, unread.why) == (Outcome.NO_ANSWER, "the service can't read its login for Prometheus")
     assert "prometheus_token" in unread.detail
-    assert [authorization for _, _, authorization in server.requests] == [f"Bearer {TOKEN}", f"Bearer {TOKEN}2"]
+    assert [each.authorization for each in server.asked] == [f"Bearer {TOKEN}", f"Bearer {TOKEN}2"]
     assert "prometheus.silent" in caplog.text
     assert TOKEN not in caplog.text
 
 
 async def test_only_a_certificate_of_the_authority_is_accepted(keys: Keys) -> None:
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(keys.cert, keys.key)
-    async with Server().serving(tls) as server:
+    async with HttpServer(lambda _: web.Response(body=vector("1"))).serving(keys.cert, keys.key) as server:
         assert await outcome(server.url, ca_file=keys.ca) == (Outcome.MET, "")
         assert await outcome(server.url) == (Outcome.NO_ANSWER, "the certificate of Prometheus is not accepted")
-        assert len(server.requests) == 1
+        assert len(server.asked) == 1
     assert await outcome(server.url) == (Outcome.NO_ANSWER, "Prometheus can't be reached")
 
 
-async def test_what_can_not_be_met_is_refused_before_anything_is_published(server: Server) -> None:
+async def test_what_can_not_be_met_is_refused_before_anything_is_published(server: HttpServer) -> None:
     asked = asking(server.url)
     place = "release 1 of store 's'"
     for body, status, refusal, sentence in (

@@ -145,7 +145,7 @@ ROOMS = (
             ("endpoints", ()),
             ("promql", ("endpoints",)),
             ("external_check", ("endpoints", "repository")),
-            ("telemetry", ("repository", "refusals", "promql", "broker_state")),
+            ("telemetry", ("repository", "refusals", "promql", "external_check", "broker_state")),
             ("member", ("telemetry",)),
             ("maintenance", ("telemetry", "repository")),
             ("audit", ("maintenance", "repository", "caller")),

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import json
-import ssl
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from aiohttp import web
-from ringcast_config_service import external_check
 from ringcast_config_service.endpoints import Endpoint, EndpointLogin
-from ringcast_config_service.external_check import MAX_ANSWER_BYTES, ExternalCheck, ExternalCheckSettings
+from ringcast_config_service.external_check import check
+from ringcast_config_service.external_check.check import ExternalCheck
+from ringcast_config_service.external_check.messages import MAX_ANSWER_BYTES
+from ringcast_config_service.external_check.settings import ExternalCheckSettings
 from ringcast_config_service.repository import Authorship, PolicyChange, RowWrite, StageBatch, StagedRow
 from ringcast_config_service.repository.release_records import Release, ReleaseKey
 from ringcast_service import ConfigError
 from ringcast_testkit import PATIENCE_S, attempt
+from ringcast_testkit.check_servers import CHECK_METHOD, CheckServer, GrpcCheck, HttpCheck, check_answer
+from ringcast_testkit.servers import GrpcServer, HttpServer
 from ringcast_wire import (
     ConditionFailedError,
     ErrorCode,
@@ -31,6 +33,7 @@ from ringcast_wire import (
     UnavailableError,
 )
 from ringcast_wire.grpc import error_from_rpc, pb
+from ringcast_wire.metrics import Histogram
 
 TOKEN = "a-token-of-more-than-sixteen-characters"
 DAY_MS = 86_400_000
@@ -45,51 +48,41 @@ RELEASE = Release(
     keys=KEYS,
 )
 NO_ANSWER = "answers with something else than a JSON object with digest and allow"
+NO_RESPONSE = "answers with something else than a CheckReleaseResponse with digest and allow"
+METHOD = CHECK_METHOD.removeprefix("/")
 
 
-def yes(_request: web.Request, **more: Any) -> web.Response:
-    return web.json_response({"digest": "1-abc", "allow": True, **more})
-
-
-class Server:
-    """Answers as its attribute says, and remembers what it was asked."""
-
-    def __init__(self) -> None:
-        self.answer: Callable[[web.Request], Any] = yes
-        self.asked: list[tuple[str, dict[str, Any], str]] = []
-        self.url = ""
-
-    async def handle(self, request: web.Request) -> Any:
-        said = json.loads(await request.text()) if request.method == "POST" else {}
-        self.asked.append((request.path_qs, said, request.headers.get("Authorization", "")))
-        found = self.answer(request)
-        return await found if asyncio.iscoroutine(found) else found
-
-    @asynccontextmanager
-    async def serving(self, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self.handle)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
-        host, port = runner.addresses[0][:2]
-        self.url = f"http{'s' if tls else ''}://{host}:{port}/may"
-        try:
-            yield self
-        finally:
-            await runner.cleanup()
+@pytest.fixture(params=[HttpCheck, GrpcCheck], ids=["http", "grpc"])
+def over(request: pytest.FixtureRequest) -> CheckServer:
+    made: CheckServer = request.param()
+    return made
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[Server]:
-    async with Server().serving() as made:
+async def either(over: CheckServer) -> AsyncIterator[CheckServer]:
+    """A server of each transport."""
+    async with over.serving():
+        yield over
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[HttpServer]:
+    async with HttpServer(lambda _: web.json_response({"digest": "1-abc", "allow": True})).serving() as made:
         yield made
 
 
-def asking(url: str, **files: str) -> ExternalCheck:
+@pytest.fixture
+async def grpc_server() -> AsyncIterator[GrpcServer]:
+    async with GrpcCheck().server.serving() as made:
+        yield made
+
+
+def asking(
+    url: str, counts: Counter[str] | None = None, duration: Histogram | None = None, **files: str
+) -> ExternalCheck:
     settings = ExternalCheckSettings(url=url, **files)
     settings.endpoint.check()
-    return ExternalCheck(settings)
+    return ExternalCheck(settings, Counter() if counts is None else counts, duration or Histogram((1.0,)))
 
 
 async def refusal(asked: ExternalCheck) -> RingcastError:
@@ -98,11 +91,12 @@ async def refusal(asked: ExternalCheck) -> RingcastError:
     return caught.value
 
 
-async def test_a_yes_lets_it_be_published_and_the_question_is_bounded(server: Server) -> None:
-    await asking(server.url).check(RELEASE)
-    ((path, said, authorization),) = server.asked
+async def test_a_yes_lets_it_be_published_and_the_question_is_bounded(either: CheckServer) -> None:
+    await asking(either.url).check(RELEASE)
+    ((path, _, authorization),) = either.server.asked
+    (said,) = either.asked
     keys = said.pop("keys")
-    assert (path, authorization) == ("/may", "")
+    assert (path, authorization) == ("/may" if isinstance(either, HttpCheck) else f"/{METHOD}", "")
     assert said == {
         "store": "s",
         "release": 7,
@@ -117,15 +111,56 @@ async def test_a_yes_lets_it_be_published_and_the_question_is_bounded(server: Se
     assert keys[1] == {"key": "k001", "added": 1, "changed": 2, "deleted": 3}
 
 
-async def test_a_no_is_a_refusal_with_its_reason(server: Server) -> None:
-    server.answer = lambda _: web.json_response({"digest": "1-abc", "allow": False, "reason": "not\nnow" + "!" * 900})
-    refused = await refusal(asking(server.url))
+async def test_a_no_is_a_refusal_with_its_reason(either: CheckServer) -> None:
+    either.says = {"allow": False, "reason": "not\nnow" + "!" * 900}
+    refused = await refusal(asking(either.url))
     assert isinstance(refused, ConditionFailedError)
     said = "release 7 of store 's' can't be published: the external check refuses it: 'not\\nnow!!!"
     assert str(refused).startswith(said)
     assert len(str(refused)) < 600
-    server.answer = lambda _: web.json_response({"digest": "1-abc", "allow": False})
-    assert str(await refusal(asking(server.url))).endswith("can't be published: the external check refuses it")
+    either.says = {"allow": False}
+    assert str(await refusal(asking(either.url))).endswith("can't be published: the external check refuses it")
+
+
+async def test_checks_are_counted_by_what_came_of_them(either: CheckServer) -> None:
+    counts: Counter[str] = Counter()
+    duration = Histogram((30.0,))
+    asked = asking(either.url, counts, duration)
+    await asked.check(RELEASE)
+    either.says = {"allow": False}
+    await refusal(asked)
+    either.says = {}
+    assert str(await refusal(asked)).endswith(NO_RESPONSE if isinstance(either, GrpcCheck) else NO_ANSWER)
+    assert counts == {"allowed": 1, "refused": 1, "unanswered": 1}
+    assert duration.counts == [3, 0]
+    with pytest.raises(ConditionFailedError):
+        await ExternalCheck(ExternalCheckSettings(), counts, duration).check(RELEASE)
+    assert sum(counts.values()) == 3, "nobody was asked"
+
+
+async def test_the_answer_for_another_release_is_a_refusal(either: CheckServer) -> None:
+    either.says = {"allow": True, "digest": "1-abd"}
+    refused = await refusal(asking(either.url))
+    assert isinstance(refused, UnavailableError)
+    assert str(refused).endswith("the external check answers for another release, of the digest '1-abd'")
+
+
+async def test_a_server_that_takes_the_connection_and_says_nothing_is_a_refusal(
+    over: CheckServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "CHECK_S", 0.3)
+
+    async def says_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(-1)
+        writer.close()
+
+    mute = await asyncio.start_server(says_nothing, "127.0.0.1", 0)
+    async with mute:
+        scheme = "grpc" if isinstance(over, GrpcCheck) else "http"
+        asked = asking(f"{scheme}://127.0.0.1:{mute.sockets[0].getsockname()[1]}")
+        refused = await refusal(asked)
+    assert isinstance(refused, UnavailableError)
+    assert str(refused).endswith("can't be published: the external check does not answer within 0.3 s")
 
 
 @pytest.mark.parametrize(
@@ -150,9 +185,9 @@ async def test_a_no_is_a_refusal_with_its_reason(server: Server) -> None:
         (500, b'{"digest": "1-abc", "allow": true}', "answers with the status 500"),
     ],
 )
-async def test_nonsense_is_a_refusal(server: Server, status: int, body: bytes, why: str) -> None:
+async def test_nonsense_is_a_refusal(server: HttpServer, status: int, body: bytes, why: str) -> None:
     server.answer = lambda _: web.Response(body=body, status=status)
-    refused = await refusal(asking(server.url))
+    refused = await refusal(asking(f"{server.url}/may"))
     assert isinstance(refused, UnavailableError)
     assert str(refused) == f"release 7 of store 's' can't be published: the external check {why}"
 
@@ -162,7 +197,7 @@ async def test_nonsense_is_a_refusal(server: Server, status: int, body: bytes, w
     "redirect the service, fill its memory, or keep it waiting",
     "the release is not published; what is read is bounded in size and time",
 )
-async def test_a_hostile_server_is_a_refusal(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hostile_server_is_a_refusal(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     async def drips(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -189,56 +224,164 @@ async def test_a_hostile_server_is_a_refusal(server: Server, monkeypatch: pytest
         (lambda _: web.Response(body=packed, headers={"Content-Encoding": "gzip"}), f"the external check {NO_ANSWER}"),
     ):
         server.answer = answer
-        monkeypatch.setattr(external_check, "CHECK_S", 0.3 if why == slow else PATIENCE_S)
-        refused = await refusal(asking(server.url))
+        monkeypatch.setattr(check, "CHECK_S", 0.3 if why == slow else PATIENCE_S)
+        refused = await refusal(asking(f"{server.url}/may"))
         assert isinstance(refused, UnavailableError)
         assert str(refused).endswith(f"can't be published: {why}")
-    assert {path for path, _, _ in server.asked} == {"/may"}
+    assert {each.path for each in server.asked} == {"/may"}
 
 
-async def test_a_login_that_takes_long_to_read_is_a_refusal(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(external_check, "CHECK_S", 0.3)
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, "can't be reached"),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, "does not answer within 5 s"),
+        (grpc.StatusCode.UNAUTHENTICATED, "does not accept the login of the service (status UNAUTHENTICATED)"),
+        (grpc.StatusCode.PERMISSION_DENIED, "does not accept the login of the service (status PERMISSION_DENIED)"),
+        (grpc.StatusCode.UNIMPLEMENTED, f"has no method {METHOD} (status UNIMPLEMENTED)"),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "answers with the status RESOURCE_EXHAUSTED"),
+        (grpc.StatusCode.CANCELLED, "answers with the status CANCELLED"),
+        (grpc.StatusCode.INTERNAL, "answers with the status INTERNAL"),
+    ],
+)
+async def test_a_status_is_a_refusal(grpc_server: GrpcServer, status: grpc.StatusCode, why: str, caplog: Any) -> None:
+    async def fails(_: bytes, context: Any) -> bytes:
+        await context.abort(status, "the disk is full")
+        return b""
+
+    grpc_server.answer = fails
+    refused = await refusal(asking(grpc_server.url))
+    assert isinstance(refused, UnavailableError)
+    assert str(refused) == f"release 7 of store 's' can't be published: the external check {why}"
+    assert "the disk is full" in caplog.text
+
+
+@attempt(
+    "a gRPC server in place of the external check of releases",
+    "fill the memory of the service, or keep it waiting",
+    "the release is not published; what is read is bounded in size and time",
+)
+async def test_a_hostile_grpc_server_is_a_refusal(grpc_server: GrpcServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gives(data: bytes) -> Callable[[bytes, Any], Any]:
+        async def answer(_: bytes, context: Any) -> bytes:
+            return data
+
+        return answer
+
+    async def silent(_: bytes, context: Any) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    async def raises(_: bytes, context: Any) -> bytes:
+        raise RuntimeError
+
+    large = check_answer(digest="1-abc", allow=True, reason=" " * 1_000_000)
+    too_large = f"the answer is larger than {MAX_ANSWER_BYTES} bytes"
+    for answer, why in (
+        (gives(b"yes"), f"the external check {NO_RESPONSE}"),
+        (gives(b""), f"the external check {NO_RESPONSE}"),
+        (gives(check_answer(digest="1-abc")), f"the external check {NO_RESPONSE}"),
+        (gives(large), too_large),
+        (raises, "the external check answers with the status UNKNOWN"),
+        (silent, "the external check does not answer within 0.3 s"),
+    ):
+        grpc_server.answer = answer
+        monkeypatch.setattr(check, "CHECK_S", 0.3 if answer is silent else PATIENCE_S)
+        refused = await refusal(asking(grpc_server.url))
+        assert isinstance(refused, UnavailableError)
+        assert str(refused).endswith(f"can't be published: {why}")
+    packed = GrpcCheck()
+    packed.server.packs = True
+    async with packed.serving():
+        await asking(packed.url).check(RELEASE)
+        packed.says = {"allow": True, "reason": " " * 1_000_000}
+        assert str(await refusal(asking(packed.url))).endswith(f"can't be published: {too_large}")
+
+
+async def test_a_server_of_something_else_is_a_refusal(server: HttpServer) -> None:
+    async with GrpcServer("/ringcast.config.v1.ConfigService/GetStore", GrpcCheck()._answer).serving() as other:
+        said = str(await refusal(asking(other.url)))
+        assert said.endswith(f"the external check has no method {METHOD} (status UNIMPLEMENTED)")
+        assert other.asked == []
+    said = str(await refusal(asking(server.url.replace("http:", "grpc:"))))
+    assert said.endswith("the external check can't be reached")
+
+
+async def test_a_login_that_takes_long_to_read_is_a_refusal(
+    either: CheckServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "CHECK_S", 0.3)
     read = threading.Event()
 
     def login(_: Endpoint) -> EndpointLogin:
         read.wait(30)
         return EndpointLogin("", True)
 
+    asked = asking(either.url)
     monkeypatch.setattr(Endpoint, "login", login)
-    check = ExternalCheck(ExternalCheckSettings(url=server.url))
     try:
-        assert str(await refusal(check)).endswith("the external check does not answer within 0.3 s")
+        assert str(await refusal(asked)).endswith("the external check does not answer within 0.3 s")
     finally:
         read.set()
-    assert server.asked == []
+    assert either.asked == []
 
 
 async def test_the_login_is_read_for_each_request_and_never_said(
-    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    either: CheckServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "token"
     file.write_text(TOKEN + "\n")
-    asked = asking(server.url, token_file=str(file))
+    asked = asking(either.url, token_file=str(file))
+    await asked.check(RELEASE)
+    either.login = TOKEN + "2"
+    assert "does not accept the login of the service (status " in str(await refusal(asked))
+    file.write_text(TOKEN + "2\n")
     await asked.check(RELEASE)
     file.unlink()
     assert "can't read its login for the external check" in str(await refusal(asked))
-    assert [authorization for _, _, authorization in server.asked] == [f"Bearer {TOKEN}"]
+    assert either.logins == [f"Bearer {TOKEN}", f"Bearer {TOKEN}", f"Bearer {TOKEN}2"]
     assert "event=external_check.silent" in caplog.text
     assert TOKEN not in caplog.text
 
 
-async def test_only_a_certificate_of_the_authority_is_accepted(keys: Any) -> None:
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(keys.cert, keys.key)
-    async with Server().serving(tls) as server:
-        await asking(server.url, ca_file=keys.ca).check(RELEASE)
-        assert "certificate of the external check is not accepted" in str(await refusal(asking(server.url)))
-        assert len(server.asked) == 1
-    assert "the external check can't be reached" in str(await refusal(asking(server.url)))
+async def test_only_a_certificate_of_the_authority_is_accepted(over: CheckServer, keys: Any) -> None:
+    not_accepted = "certificate of the external check is not accepted"
+    async with over.serving(keys.cert, keys.key):
+        await asking(over.url, ca_file=keys.ca).check(RELEASE)
+        assert not_accepted in str(await refusal(asking(over.url)))
+        assert len(over.asked) == 1
+    assert "the external check can't be reached" in str(await refusal(asking(over.url)))
+
+
+async def test_the_certificate_has_to_be_of_the_server(over: CheckServer, keys: Any) -> None:
+    async with over.serving(*keys.issue("check.example.org")):
+        said = str(await refusal(asking(over.url, ca_file=keys.ca)))
+        assert said.endswith("the certificate of the external check is not accepted")
+        assert over.asked == []
+
+
+async def test_grpc_trusts_the_authorities_of_the_machine_too(
+    keys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = GrpcCheck()
+    async with over.serving(keys.cert, keys.key):
+        asked = asking(over.url)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
+        monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "none"))
+        assert str(await refusal(asked)).endswith("the certificate of the external check is not accepted")
+        monkeypatch.setenv("SSL_CERT_FILE", keys.ca)
+        await asked.check(RELEASE)
+        directory = tmp_path / "certs"
+        directory.mkdir()
+        (directory / "0a1b2c3d.0").symlink_to(keys.ca)
+        (directory / "0a1b2c3d.1").symlink_to(tmp_path / "removed")
+        monkeypatch.delenv("SSL_CERT_FILE")
+        monkeypatch.setenv("SSL_CERT_DIR", str(directory))
+        await asked.check(RELEASE)
 
 
 async def test_without_a_server_nothing_is_published() -> None:
-    refused = await refusal(ExternalCheck(ExternalCheckSettings()))
+    refused = await refusal(asking(""))
     assert isinstance(refused, ConditionFailedError)
     assert "has no server that it could ask (--external-check-url)" in str(refused)
 
@@ -250,6 +393,20 @@ async def test_without_a_server_nothing_is_published() -> None:
         ({"url": "check:9090"}, "external_check_url 'check:9090' can't be used: "),
         ({"url": "http://a", "token_file": "t"}, "external_check_token is given, and external_check_url is neither"),
         ({"url": "https://a", "ca_file": "/none"}, "external_check_ca '/none' can't be read: "),
+        (
+            {"url": "grpc://a"},
+            "external_check_url 'grpc://a' can't be used: http:// or https:// with a host is allowed",
+        ),
+        ({"url": "grpc://a:1/may"}, "external_check_url 'grpc://a:1/may' can't be used: "),
+        ({"url": "grpc://me:secret@a:1"}, "external_check_url with a login in it can't be used: "),
+        ({"url": "grpc://:1"}, "external_check_url 'grpc://:1' can't be used: "),
+        ({"url": "unix:/run/check"}, "external_check_url 'unix:/run/check' can't be used: "),
+        (
+            {"url": "grpc://a:1", "token_file": "t"},
+            "external_check_token is given, and external_check_url is neither grpcs",
+        ),
+        ({"url": "grpc://a:1", "ca_file": "t"}, "external_check_ca is given, and external_check_url is not grpcs://"),
+        ({"url": "grpcs://a:1", "ca_file": "/none"}, "external_check_ca '/none' can't be read: "),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, str], sentence: str) -> None:
@@ -263,17 +420,12 @@ def keyed(row_id: str) -> pb.KeyedWrite:
 
 
 async def test_a_store_that_wants_it_publishes_only_what_is_allowed(
-    start: Any, nats_url: str, tmp_path: Path, server: Server, store_name: str
+    start: Any, nats_url: str, tmp_path: Path, either: CheckServer, store_name: str
 ) -> None:
     database = f"sqlite:{tmp_path / 'ringcast.db'}"
-    allow = False
-
-    async def answer(request: web.Request) -> web.Response:
-        return web.json_response({"digest": (await request.json())["digest"], "allow": allow, "reason": "on holiday"})
-
-    server.answer = answer
+    either.says = {"allow": False, "reason": "on holiday"}
     publish = pb.PublishReleaseRequest(store=store_name, number=1)
-    async with start(nats_url, database, external_check=ExternalCheckSettings(url=server.url)) as service:
+    async with start(nats_url, database, external_check=ExternalCheckSettings(url=either.url)) as service:
         await service.create(store_name)
         stage = pb.StageReleaseRequest(store=store_name, stage_id="one", rows=[keyed("a")], complete=True)
         staged = await service.stub.StageRelease(stage)
@@ -284,7 +436,7 @@ async def test_a_store_that_wants_it_publishes_only_what_is_allowed(
         refused = error_from_rpc(caught.value)
         assert (refused.code, refused.field) == (ErrorCode.CONDITION_FAILED, "external_check")
         assert str(refused).endswith("the external check refuses it: 'on holiday'")
-        ((_, asked, _),) = server.asked
+        (asked,) = either.asked
         assert asked["digest"] == staged.digest
         assert asked["keys"] == [{"key": "k", "added": 1, "changed": 0, "deleted": 0}]
         assert (await service.stub.GetRelease(pb.GetReleaseRequest(store=store_name, number=1))).state == staged.state
@@ -292,12 +444,12 @@ async def test_a_store_that_wants_it_publishes_only_what_is_allowed(
         await service.is_refused(
             service.stub.PublishRelease(publish), "no server that it could ask", ErrorCode.CONDITION_FAILED
         )
-    allow = True
-    async with start(nats_url, database, external_check=ExternalCheckSettings(url=server.url)) as service:
+    either.says = {"allow": True}
+    async with start(nats_url, database, external_check=ExternalCheckSettings(url=either.url)) as service:
         await service.stub.PublishRelease(publish)
-        assert len(server.asked) == 2
+        assert len(either.asked) == 2
         await service.stub.PublishRelease(publish)
-        assert len(server.asked) == 2, "it is published, or about to be: nobody is asked again"
+        assert len(either.asked) == 2, "it is published, or about to be: nobody is asked again"
 
 
 async def test_nothing_is_published_that_was_not_asked_about(bench: Any) -> None:

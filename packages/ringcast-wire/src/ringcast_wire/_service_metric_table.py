@@ -193,6 +193,21 @@ SERVICE: Final = (
         " `no_answer`.",
     ),
     _service(
+        "config_service_external_checks_total",
+        "counter",
+        ("outcome",),
+        "checks",
+        "Releases that the external check was asked about: `allowed`, `refused`, or `unanswered`, which refuses too.",
+    ),
+    _service(
+        "config_service_external_check_duration_seconds",
+        "histogram",
+        (),
+        "seconds",
+        "From the question to the external check to its answer, or to giving up.",
+        SECONDS,
+    ),
+    _service(
         "config_service_maintenance_leader",
         "gauge",
         (),

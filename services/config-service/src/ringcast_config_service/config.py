@@ -24,7 +24,7 @@ from ringcast_wire import InvalidInputError, NatsLogin
 from ringcast_wire.prometheus import OFF, parse_listen
 
 from ringcast_config_service.callout.settings import CalloutSettings
-from ringcast_config_service.external_check import ExternalCheckSettings
+from ringcast_config_service.external_check.settings import ExternalCheckSettings
 from ringcast_config_service.grpc.connections import ConnectionSettings
 from ringcast_config_service.nats.streams import StreamSizes
 from ringcast_config_service.oidc.settings import OidcSettings

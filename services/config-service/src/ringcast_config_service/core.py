@@ -13,7 +13,7 @@ from ringcast_wire import EventLog, RingcastError
 from ringcast_config_service.access import Access
 from ringcast_config_service.audit import AuditTrail
 from ringcast_config_service.config import Config
-from ringcast_config_service.external_check import ExternalCheck
+from ringcast_config_service.external_check.check import ExternalCheck
 from ringcast_config_service.gates import Gates
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.histories import Histories
@@ -107,7 +107,9 @@ class Core:
             self._release_work,
             self.schemas,
             conditions,
-            ExternalCheck(config.external_check),
+            ExternalCheck(
+                config.external_check, telemetry.measures.external_checks, telemetry.measures.external_check_duration
+            ),
             staged_ms=config.staged_retention_ms,
         )
         self.fetches = FetchServer(

@@ -1,5 +1,5 @@
-"""Servers of the operator that the service asks over HTTP: where one is, how the service logs in there, and how much
-of an answer it takes. Clients never name one."""
+"""Servers of the operator that the service asks: where one is, how the service logs in there, what is said of one that
+does not answer, and requests over HTTP. Clients never name one."""
 
 from __future__ import annotations
 
@@ -15,22 +15,33 @@ from ringcast_wire import InvalidInputError, shown
 from ringcast_wire.grpc import read_login_file, read_tokens
 
 _MAX_URL: Final = 512
+_GRPC_PREFIXES: Final = ("grpc://", "grpcs://")
 
 
 class EndpointLogin(NamedTuple):
-    """What a request is sent with. ``token``: empty for none; ``tls``: ``True`` for the machine's own authorities."""
+    """What a request is sent with. ``token``: empty for none; ``tls``: ``True`` for the machine's own authorities;
+    ``ca``: the authorities that ``tls`` is made of, in PEM, empty for those."""
 
     token: str
     tls: ssl.SSLContext | bool
+    ca: bytes = b""
 
 
 class Endpoint(NamedTuple):
-    """A server as settings name it, whose names begin with ``name``: ``prometheus`` for ``prometheus_url``."""
+    """A server as settings name it, whose names begin with ``name``: ``prometheus`` for ``prometheus_url``.
+
+    ``takes_grpc``: whether it may be one of gRPC too, with a URL of our own making."""
 
     name: str
     url: str
     token_file: str
     ca_file: str
+    takes_grpc: bool = False
+
+    @property
+    def is_grpc(self) -> bool:
+        """Whether it is asked over gRPC."""
+        return self.takes_grpc and self.url.startswith(_GRPC_PREFIXES)
 
     def check(self) -> None:
         """Looks whether the settings make sense together, and the files can be used.
@@ -47,27 +58,30 @@ class Endpoint(NamedTuple):
         try:
             parts = urlsplit(self.url)
             host = parts.hostname or ""
-            _ = parts.port  # raises where it is none
+            port = parts.port  # raises where it is none
         except ValueError:
             host = ""
         login = parts.username is not None or "@" in parts.netloc if host else False
         if (
             not host
             or login
-            or parts.scheme not in {"http", "https"}
+            or not (parts.scheme in {"http", "https"} or (self.is_grpc and port and not parts.path))
             or not {"?", "#"}.isdisjoint(self.url)
             or len(self.url) > _MAX_URL
         ):
+            grpc = ", or grpc:// or grpcs:// with a host and a port" if self.takes_grpc else ""
             raise ConfigError(
                 f"{name}_url {'with a login in it' if login else shown(self.url)} can't be used: http:// or "
-                f"https:// with a host is allowed, and a port and a path, of {_MAX_URL} characters at most"
+                f"https:// with a host is allowed, and a port and a path{grpc}, of {_MAX_URL} characters at most"
             )
-        if parts.scheme == "http" and self.ca_file:
-            raise ConfigError(f"{name}_ca is given, and {name}_url is not https://")
-        if parts.scheme == "http" and self.token_file and not _is_loopback(host):
+        if parts.scheme in {"https", "grpcs"}:
+            pass
+        elif self.ca_file:
+            raise ConfigError(f"{name}_ca is given, and {name}_url is not {parts.scheme}s://")
+        elif self.token_file and not _is_loopback(host):
             raise ConfigError(
-                f"{name}_token is given, and {name}_url is neither https:// nor at a loopback address: anybody "
-                "on the way could read the token"
+                f"{name}_token is given, and {name}_url is neither {parts.scheme}s:// nor at a loopback address: "
+                "anybody on the way could read the token"
             )
         try:
             self.login()
@@ -92,7 +106,7 @@ class Endpoint(NamedTuple):
         field = f"{self.name}_ca"
         data = read_login_file(field, self.ca_file)
         try:
-            return EndpointLogin(token, ssl.create_default_context(cadata=data.decode("ascii")))
+            return EndpointLogin(token, ssl.create_default_context(cadata=data.decode("ascii")), data)
         except (ssl.SSLError, ValueError) as error:
             raise InvalidInputError(f"{field} is not a PEM file with certificates", field=field) from error
 
@@ -104,6 +118,36 @@ class NoAnswerError(Exception):
     def __init__(self, why: str, detail: str = "") -> None:
         super().__init__(why)
         self.detail = detail
+
+
+def silent(server: str, timeout_s: float) -> str:
+    """No answer has come in time."""
+    return f"{server} does not answer within {timeout_s:g} s"
+
+
+def too_large(max_bytes: int) -> str:
+    """More has come than is read."""
+    return f"the answer is larger than {max_bytes} bytes"
+
+
+def unaccepted_certificate(server: str) -> str:
+    """It is not the one that it should be, as far as TLS can tell."""
+    return f"the certificate of {server} is not accepted"
+
+
+def unreachable(server: str) -> str:
+    """There is no connection."""
+    return f"{server} can't be reached"
+
+
+def refused_login(server: str, status: int | str) -> str:
+    """The server asks for another login, or a login at all."""
+    return f"{server} does not accept the login of the service (status {status})"
+
+
+def wrong_status(server: str, status: int | str) -> str:
+    """The server has answered that it does not answer."""
+    return f"{server} answers with the status {status}"
 
 
 def session(connections: int) -> aiohttp.ClientSession:
@@ -148,10 +192,10 @@ async def post(
             async for part in answer.content.iter_chunked(16_384):
                 body += part
                 if len(body) > max_bytes:
-                    raise NoAnswerError(f"the answer is larger than {max_bytes} bytes")
+                    raise NoAnswerError(too_large(max_bytes))
             return answer.status, bytes(body)
     except TimeoutError:
-        raise NoAnswerError(f"{server} does not answer within {timeout_s:g} s") from None
+        raise NoAnswerError(silent(server, timeout_s)) from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise NoAnswerError(_problem(server, error), shown(str(error), 200)) from error
 
@@ -170,9 +214,9 @@ async def read_login(endpoint: Endpoint, server: str) -> EndpointLogin:
 
 def _problem(server: str, error: Exception) -> str:
     if isinstance(error, aiohttp.ClientSSLError | aiohttp.ClientConnectorCertificateError):
-        return f"the certificate of {server} is not accepted"
+        return unaccepted_certificate(server)
     if isinstance(error, aiohttp.ClientConnectorError):
-        return f"{server} can't be reached"
+        return unreachable(server)
     return f"{server} does not answer as it should ({type(error).__name__})"
 
 

@@ -30,7 +30,7 @@ from ringcast_wire import (
     shown,
 )
 
-from ringcast_config_service.external_check import ExternalCheck
+from ringcast_config_service.external_check.check import ExternalCheck
 from ringcast_config_service.gates import Gates
 from ringcast_config_service.histories import Histories
 from ringcast_config_service.promql.conditions import Conditions

@@ -13,6 +13,7 @@ from ringcast_wire.metrics import Histogram, Sample
 from ringcast_wire.tracing import Tracing, checked_traceparent
 
 from ringcast_config_service.broker_state import AccountState, StreamState
+from ringcast_config_service.external_check.check import Outcome as CheckOutcome
 from ringcast_config_service.promql.conditions import Outcome
 from ringcast_config_service.refusals import Refusals
 from ringcast_config_service.repository import OutboxState, PoolUse
@@ -25,6 +26,7 @@ CALLOUTS = (
     *("too_large", "malformed", "late", "busy"),
 )
 PROMQL_OUTCOMES = tuple(map(str, Outcome))
+CHECK_OUTCOMES = tuple(map(str, CheckOutcome))
 HISTORY_REASONS = ("went_back", "forked", "stream_lost", "operator")
 RELEASE_STATES = (*map(str, ReleaseState), "halted")
 LOGIN_FILES = ("tokens", "worker_tokens", "issuers")
@@ -69,6 +71,9 @@ class Measures:
         self.callout_duration = _histogram("callout_duration_seconds")
         self.promql: Counter[str] = Counter(dict.fromkeys(PROMQL_OUTCOMES, 0))
         """PromQL conditions that were asked, by what came of it."""
+        self.external_checks: Counter[str] = Counter(dict.fromkeys(CHECK_OUTCOMES, 0))
+        """Releases that the external check was asked about, by what came of it."""
+        self.external_check_duration = _histogram("external_check_duration_seconds")
         self.outbox = OutboxState(0, None)
         self.releases: dict[str, int] = {}
         """Releases of all stores by state, as they were counted last; empty: not yet."""
@@ -143,6 +148,9 @@ class Measures:
             yield "callouts_total", (outcome,), count
         for outcome, count in list(self.promql.items()):
             yield "promql_conditions_total", (outcome,), count
+        for outcome, count in list(self.external_checks.items()):
+            yield "external_checks_total", (outcome,), count
+        yield "external_check_duration_seconds", (), self.external_check_duration
         yield "callout_kicks_total", (), self.callout_kicks
         yield "callout_duration_seconds", (), self.callout_duration
         yield from self._gauges()

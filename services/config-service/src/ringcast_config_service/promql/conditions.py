@@ -14,7 +14,15 @@ import aiohttp
 import msgspec
 from ringcast_wire import ConditionFailedError, EventLog, InvalidInputError, UnavailableError, shown
 
-from ringcast_config_service.endpoints import EndpointLogin, NoAnswerError, post, read_login, session
+from ringcast_config_service.endpoints import (
+    EndpointLogin,
+    NoAnswerError,
+    post,
+    read_login,
+    refused_login,
+    session,
+    wrong_status,
+)
 from ringcast_config_service.promql.settings import PromqlSettings
 
 log = EventLog(logging.getLogger(__name__))
@@ -151,9 +159,9 @@ def to_answer(status: int, data: bytes) -> Answer:
     if status in {400, 422} and reply is not None and reply.status == "error":
         return Answer(Outcome.WRONG, f"Prometheus refuses it: {shown(reply.error, _SHOWN_ERROR_CHARS)}")
     if status in {401, 403}:
-        return Answer(Outcome.NO_ANSWER, f"Prometheus does not accept the login of the service (status {status})")
+        return Answer(Outcome.NO_ANSWER, refused_login(_SERVER, status))
     if status != 200:
-        return Answer(Outcome.NO_ANSWER, f"Prometheus answers with the status {status}")
+        return Answer(Outcome.NO_ANSWER, wrong_status(_SERVER, status))
     if reply is None or reply.status != "success" or reply.data is None:
         return Answer(Outcome.NO_ANSWER, "the answer is not that of a Prometheus")
     if reply.warnings:  # such as that a part of the data could not be read

@@ -106,9 +106,37 @@ def test_after_a_table_was_lost_its_owners_have_to_be_over() -> None:
     assert fresh.step(gone, 100.0 + WAIT_S).write is None, "of no refresh is it known that it came after the table"
     fresh.evidence.wrote(180, 100.0)
     assert fresh.step(gone, 100.0 + WAIT_S - 0.1).write is None
-    write = fresh.step(gone, 100.0 + WAIT_S).write
+    assert fresh.step(gone, 100.0 + WAIT_S).write is None, "who is not believed to live may refresh all the same"
+    fresh.evidence.wrote(190, 100.0 + WAIT_S)
+    fresh.evidence.answered("ab", {"a": 180, "b": B.number}, 180, 100.1 + WAIT_S)
+    assert fresh.step(gone, 100.1 + WAIT_S).write is None, "the server that answers may lag behind"
+    fresh.evidence.answered("ab", {"a": 190, "b": B.number}, 190, 100.2 + WAIT_S)
+    write = fresh.step(gone, 100.2 + WAIT_S).write
     assert isinstance(write, WriteTable)
-    assert write.table.epoch == 181, "above the revision of every table that was written before"
+    assert write.table.epoch == 191, "above the revision of every table that was written before"
+
+
+@pytest.mark.parametrize("last", [2, 0])
+def test_after_a_table_was_lost_a_worker_without_a_session_is_waited_for_too(last: int) -> None:
+    """Its last calls may run still, or (0) those of the process whose worker id it has taken."""
+    bench, resting = Bench(2), State(lease="b", session=0, seen=70, first=last, ended=last)
+    seen = view(states={"a": state(A), "b": resting}, live=frozenset("a"))
+    assert bench.step(seen, 100.0).write is None
+    bench.evidence.wrote(190, 101.0)
+    bench.evidence.answered("ab", {"a": 190}, 190, 101.0)
+    assert bench.step(seen, 100.9 + WAIT_S).write is None
+    bench.evidence.wrote(195, 101.0 + WAIT_S)
+    bench.evidence.answered("ab", {"a": 195}, 195, 101.0 + WAIT_S)
+    step = bench.step(seen, 101.0 + WAIT_S)
+    assert isinstance(step.write, WriteTable), "its lease has been gone for so long"
+    refreshed = Bench(2)
+    assert refreshed.step(seen, 100.0).write is None
+    for number in range(1, 30):
+        refreshed.evidence.wrote(190 + 2 * number, 100.0 + number)
+        refreshed.evidence.answered(
+            "ab", {"a": 190 + 2 * number, "b": 191 + 2 * number}, 190 + 2 * number, 100.0 + number
+        )
+        assert refreshed.step(seen, 100.0 + number).write is None
 
 
 def test_the_table_after_a_lost_one_is_above_it_where_all_have_stopped_to_act_by_it() -> None:

@@ -125,9 +125,10 @@ class KeyLeader:
         return frozenset(worker_id for worker_id, span in gone.items() if span.has(states[worker_id].session))
 
     def _known(self) -> frozenset[str]:
-        """The leases that records of the key name."""
+        """The leases that records of the key name. Without a table those of all that have acted by one count."""
         term, table = self._records.term(self._key), self._records.table(self._key)
-        named = {worker_id for worker_id, state in self._records.states(self._key).items() if state.session}
+        states = self._records.states(self._key).items()
+        named = {worker_id for worker_id, state in states if state.session or (table is None and state.seen)}
         if term is not None:
             named.add(term.leader)
         if table is not self._table:

@@ -192,7 +192,7 @@ class Leader:
             self._members, self._changed_at, self._is_settled = members, now, False
         if view.table is not self._noted:
             self._noted, self._named = view.table, view.table.sessions() if view.table is not None else frozenset()
-        named = self._named.union(sessions.values())
+        named = self._named.union(sessions.values(), _acting(view) if view.table is None else ())
         for session in named:
             self._evidence.note(session, now)
             current = sessions.get(session.worker_id)
@@ -222,15 +222,19 @@ class Leader:
 
     def _found(self, view: View, sessions: Mapping[str, Session], now: float) -> WriteTable | None:
         """The first table of a key, or the one after a table was lost: then no owner of that may be left."""
-        seen = {name: state.seen for name, state in view.states.items()}
+        seen = (state.seen for state in view.states.values())
         numbers = (session.number for session in sessions.values())
         # Who has acted by a lost table, and acts by none now, has said both since: its epoch is not used again.
-        newest = max(view.term_revision, view.table_revision, view.states_revision, *seen.values(), *numbers)
-        if any(seen.values()):
+        newest = max(view.term_revision, view.table_revision, view.states_revision, *seen, *numbers)
+        if acting := _acting(view):
             missed = ("table", view.table_revision)
             is_over = self._is_due(missed, self._give_away_s, now)
             written = self._evidence.wrote_since(self._records.since(missed, now))
-            if not (is_over and written) or any(seen[name] for name in sessions):
+            # That a worker is not believed to live proves nothing: the leader may be answered by a server that lags.
+            goes_on = [session for session in acting if not self._acts_no_more(view, session, now)]
+            for session in goes_on:
+                self._wake(self._evidence.provable_at(session))
+            if not (is_over and written) or goes_on:
                 return None
             newest = max(newest, written)
         if view.rule is Rule.OWNERS and not may_own(view.step, view.states, view.gone):
@@ -370,6 +374,15 @@ class Leader:
             return True
         return self._evidence.is_over(session, now)
 
+    def _acts_no_more(self, view: View, session: Session, now: float) -> bool:
+        """Whether a worker that has acted by a lost table runs no call, and starts none. Once true, it stays true.
+
+        What it says of ended sessions is not enough where none runs: its last one may not be among these yet.
+        """
+        if view.states[session.worker_id].session:
+            return self._is_session_over(view, session, now)
+        return self._evidence.is_over(session, now)
+
     def _targets(
         self, view: View, table: Table, sessions: Mapping[str, Session], now: float, *, quiet: bool
     ) -> tuple[str, ...] | None:
@@ -418,6 +431,18 @@ def _sessions(view: View) -> dict[str, Session]:
         for name, state in view.states.items()
         if state.session and _lives(view, name)
     }
+
+
+def _acting(view: View) -> list[Session]:
+    """The sessions of workers that have acted by a table, and have not said since that they act by none.
+
+    Of a worker without a session it is the last one known of.
+    """
+    return [
+        Session(name, state.lease, state.session or max(state.first, state.ended))
+        for name, state in view.states.items()
+        if state.seen
+    ]
 
 
 def _lives(view: View, worker_id: str) -> bool:

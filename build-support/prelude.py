@@ -104,6 +104,21 @@ ROOMS = (
         ),
     ),
     (
+        _CLI,
+        (
+            ("_common", ()),
+            ("_local", ("_common",)),
+            ("_rows", ("_common",)),
+            ("_stores", ("_common",)),
+            ("_fleet", ("_common",)),
+            ("_access", ("_common",)),
+            ("_releases", ("_rows", "_common")),
+            ("_diagnosis", ("_releases", "_fleet", "_common")),
+            # Names the modules of commands, and imports one when it is called.
+            ("_app", ("_common",)),
+        ),
+    ),
+    (
         _SDK,
         (
             ("_common", ()),

@@ -13,8 +13,9 @@ import ringcast_cli
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, ManagedProcess, NatsServer, WarmProgram
 
 COMMAND = (sys.executable, "-m", "ringcast_cli")
-_COMMANDS = sorted(path.stem for path in Path(ringcast_cli.__file__).parent.glob("_*_command*.py"))
-MODULES = tuple(f"ringcast_cli.{name}" for name in ("_app", "_client", *_COMMANDS))
+_FILES = Path(ringcast_cli.__file__).parent.glob("*/*_command*.py")
+_COMMANDS = sorted(f"{path.parent.name}.{path.stem}" for path in _FILES)
+MODULES = tuple(f"ringcast_cli.{name}" for name in ("_app", "_common.client", *_COMMANDS))
 _PROGRAM = WarmProgram("ringcast_cli", MODULES, hides_aiohttp=True)
 
 

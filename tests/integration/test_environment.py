@@ -7,7 +7,7 @@ from itertools import combinations
 import click
 from ringcast import WorkerConfig
 from ringcast.dispatch import ADDRESS_VARIABLE
-from ringcast_cli._config import CONFIG_FILE_VARIABLE, CliConfig
+from ringcast_cli._common.config import CONFIG_FILE_VARIABLE, CliConfig
 from ringcast_config_service.__main__ import main as config_service
 from ringcast_heartbeat_agent.__main__ import main as agent
 from ringcast_wire import agent_token

@@ -12,10 +12,11 @@ from pathlib import Path
 import click
 import pytest
 import ringcast_cli
-from ringcast_cli import _app, _exit_codes
+from ringcast_cli import _app
 from ringcast_cli._app import run
-from ringcast_cli._output import visible
-from ringcast_cli._topology_command import ranges
+from ringcast_cli._common import exit_codes
+from ringcast_cli._common.output import visible
+from ringcast_cli._fleet.topology_command import ranges
 from ringcast_wire.tokens import KnownToken, digest, read_known_tokens, token_line
 from ringcast_wire.worker_tokens import read_worker_tokens
 
@@ -133,7 +134,7 @@ def test_the_summaries_of_the_group_are_those_of_the_commands() -> None:
     ids=" ".join,
 )
 def test_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(words) == _exit_codes.USAGE
+    assert run(words) == exit_codes.USAGE
     assert "Usage: ringcast" in capsys.readouterr().err
 
 
@@ -152,7 +153,7 @@ def test_bad_settings_are_an_error_not_a_traceback(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("RINGCAST_SERVICE", "nonsense")
-    assert run(["store", "list"]) == _exit_codes.FAILED
+    assert run(["store", "list"]) == exit_codes.FAILED
     assert capsys.readouterr().err == (
         "ringcast: service 'nonsense' is not an address: host:port is expected, with a port of 1 to 65535 "
         "(environment variable RINGCAST_SERVICE)\n"
@@ -165,8 +166,8 @@ def test_an_error_that_nobody_foresaw_is_one_sentence_unless_asked_for(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("on purpose")
 
-    monkeypatch.setattr("ringcast_cli._completion_command.get_completion_class", fail)
-    assert run(["completion", "fish"]) == _exit_codes.FAILED
+    monkeypatch.setattr("ringcast_cli._local.completion_command.get_completion_class", fail)
+    assert run(["completion", "fish"]) == exit_codes.FAILED
     assert capsys.readouterr().err == (
         "ringcast: internal error: ZeroDivisionError: on purpose (RINGCAST_DEBUG=1 shows where)\n"
     )
@@ -219,7 +220,7 @@ def test_ranges(numbers: tuple[int, ...], shown: str) -> None:
 
 def test_the_readme_tells_the_exit_codes_and_every_command() -> None:
     text = README.read_text()
-    codes = {value for name, value in vars(_exit_codes).items() if name.isupper()}
+    codes = {value for name, value in vars(exit_codes).items() if name.isupper()}
     assert codes == {0, 1, 2, 3, 130}
     for code in codes:
         assert f"| {code} |" in text
@@ -234,7 +235,7 @@ def test_the_readme_tells_the_exit_codes_and_every_command() -> None:
 def test_dead_letters_are_chosen_in_one_way(
     command: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["dead-letters", command, "gateway", *words]) == _exit_codes.USAGE
+    assert run(["dead-letters", command, "gateway", *words]) == exit_codes.USAGE
     assert f"Usage: ringcast dead-letters {command}" in capsys.readouterr().err
 
 
@@ -250,7 +251,7 @@ def test_dead_letters_are_chosen_in_one_way(
 def test_a_choice_that_makes_no_sense_is_one_sentence(
     words: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["dead-letters", "list", "gateway", *words]) == _exit_codes.FAILED
+    assert run(["dead-letters", "list", "gateway", *words]) == exit_codes.FAILED
     assert f"ringcast: {sentence}" in capsys.readouterr().err
 
 
@@ -266,7 +267,7 @@ def test_a_token_for_nats_is_printed_once_with_its_line(
     (known,) = read_worker_tokens(str(file))
     assert (known.principal, known.digest) == ("fleet", digest(made["token"]))
     assert known.scope == f"{kind}=fleet-* gateway/a,b other/c"
-    assert run(["token", kind, "fleet", "a*b", "gateway/a"]) == _exit_codes.FAILED
+    assert run(["token", kind, "fleet", "a*b", "gateway/a"]) == exit_codes.FAILED
     assert f"{kind} 'a*b' is not a valid name" in capsys.readouterr().err
 
 
@@ -286,5 +287,5 @@ def test_a_token_is_printed_once_with_its_line(capsys: pytest.CaptureFixture[str
     file.write_text(f"{json.loads(capsys.readouterr().out)['line']}\n")
     (known,) = read_known_tokens(str(file))
     assert 86_000 < (known.expires_at_s or 0) - time.time() <= 86_400
-    assert run(["token", "create", "no name"]) == _exit_codes.FAILED
+    assert run(["token", "create", "no name"]) == exit_codes.FAILED
     assert "name 'no name' is not a valid name" in capsys.readouterr().err

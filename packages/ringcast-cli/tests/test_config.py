@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ringcast_cli._config import resolve
+from ringcast_cli._common.config import resolve
 from ringcast_wire import InvalidInputError
 
 

@@ -16,11 +16,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from ringcast.fleet import KeyLag, WorkerLag
-from ringcast_cli._config import resolve
-from ringcast_cli._doctor import diagnose, is_local
-from ringcast_cli._doctor_command import exit_code
-from ringcast_cli._doctor_facts import _own, _shown, gather
-from ringcast_cli._doctor_model import Facts, Finding, Result, SeenMember, SeenService, Waiting
+from ringcast_cli._common.config import resolve
+from ringcast_cli._diagnosis.doctor import diagnose, is_local
+from ringcast_cli._diagnosis.doctor_command import exit_code
+from ringcast_cli._diagnosis.doctor_facts import _own, _shown, gather
+from ringcast_cli._diagnosis.doctor_model import Facts, Finding, Result, SeenMember, SeenService, Waiting
 from ringcast_client import JetStreamStatus, ServiceStatus, StoreInfo, StreamStatus
 from ringcast_wire import Mode, StoreSettings, Strategy
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from ringcast_cli._formats import Format, Layout, Parsed, format_of, read_csv, read_jsonl, read_text
-from ringcast_cli._source import BadLineError, InputError, Source, open_source
+from ringcast_cli._rows.formats import Format, Layout, Parsed, format_of, read_csv, read_jsonl, read_text
+from ringcast_cli._rows.source import BadLineError, InputError, Source, open_source
 from ringcast_client import RowWrite
 from ringcast_testkit.wild_csv import OTHERS, READABLE, REFUSED, WildCsv
 from ringcast_wire.csv_reader import MAX_LINE_BYTES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ringcast.topology import Awaited
-from ringcast_cli._migrate_command import KeyShadow, print_status
+from ringcast_cli._stores.migrate_command import KeyShadow, print_status
 from ringcast_client import MigrationInfo, StoreInfo
 from ringcast_wire import Mode, Strategy
 

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from ringcast_cli._formats import Layout
-from ringcast_cli._parquet import open_parquet
-from ringcast_cli._source import BadLineError, InputError, Source, open_source
+from ringcast_cli._rows.formats import Layout
+from ringcast_cli._rows.parquet import open_parquet
+from ringcast_cli._rows.source import BadLineError, InputError, Source, open_source
 
 
 def _file(tmp_path: Path, **columns: Any) -> Path:

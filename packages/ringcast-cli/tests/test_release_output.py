@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ringcast_cli import _release_commands, _release_output
 from ringcast_cli._app import run
+from ringcast_cli._releases import release_commands, release_output
 from ringcast_client import ConfigServiceClient, ReleaseInfo, ReleaseRowInfo
 from ringcast_wire import ReleaseOutcome, ReleaseState
 
@@ -53,7 +53,7 @@ def test_a_release_that_ends_otherwise_is_a_failure(
     wanted = {"publish": ReleaseState.PUBLISHED, "undo": ReleaseState.UNDONE, "drop": ReleaseState.DROPPED}
     monkeypatch.setattr(ConfigServiceClient, f"{command}_release", accepted)
     for state in wanted.values():
-        monkeypatch.setattr(_release_commands, "service_client", lambda _, state=state: Ending(state))
+        monkeypatch.setattr(release_commands, "service_client", lambda _, state=state: Ending(state))
         expected = state is wanted[command]
         assert run(["release", command, "s", "1"]) == (0 if expected else 1)
         said = capsys.readouterr()
@@ -69,5 +69,5 @@ def test_a_published_row_that_was_written_since_is_marked(
 ) -> None:
     row = ReleaseRowInfo(1, "k", 0, "a", value, {}, "0", {}, 3, found_version, ReleaseOutcome.PUBLISHED, 7, 0)
     assert row.conflict is conflict
-    _release_output.print_row(row)
+    release_output.print_row(row)
     assert capsys.readouterr().out.endswith(" !\n") is conflict

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ringcast_cli import _sync_command
 from ringcast_cli._app import run
+from ringcast_cli._rows import sync_command
 from ringcast_client import SyncResult
 
 
@@ -31,7 +31,7 @@ class FakeClient:
 def sync(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, client: FakeClient, *options: str) -> int:
     file = tmp_path / "rows.txt"
     file.write_text("a\nb\n")
-    monkeypatch.setattr(_sync_command, "service_client", lambda _: client)
+    monkeypatch.setattr(sync_command, "service_client", lambda _: client)
     return run(["sync", "s", "k", str(file), *options])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ringcast.fleet import RowAnswers
 from ringcast.topology import Member, Topology
-from ringcast_cli._why import Place, RowFacts, Stored, concerned, conclude
+from ringcast_cli._diagnosis.why import Place, RowFacts, Stored, concerned, conclude
 from ringcast_wire import WIRE_VERSION, Mode, NodePhase, StoreSettings
 from ringcast_wire.reports import ReportRound, RowFailure, RowReport, WorkerKind, WorkerReport
 

@@ -1,0 +1,1 @@
+"""What every command needs: configuration, options, output, exit codes, the client."""

@@ -1,0 +1,1 @@
+"""Commands on workers, services and agents, and what is known of them."""

@@ -1,0 +1,1 @@
+"""Ringcast on this machine, and its shell."""

@@ -1,0 +1,119 @@
+"""What the commands for releases print."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+from ringcast_client import ReleaseCertificate, ReleaseInfo, ReleaseRowInfo
+from ringcast_wire import ReleaseOutcome, ReleaseState
+
+from ringcast_cli._common.config import CliConfig
+from ringcast_cli._common.output import counted, print_json, print_table, visible
+from ringcast_cli._releases.release_words import approval_words, failure_words, gate_words, state_words
+
+_MAX_SHOWN_CHARS: Final = 200
+
+
+def say(info: ReleaseInfo, config: CliConfig, **more: float) -> None:
+    """Prints how far a release is; ``more`` goes into the document."""
+    if config.json:
+        print_json({**asdict(info), **more})
+        return
+    state = state_words(info.state, info.rollout)
+    click.echo(f"release {info.number} of {visible(info.store)} is {state}: {_counts(info)}")
+
+
+def _counts(info: ReleaseInfo) -> str:
+    parts = [f"{info.rows} rows"]
+    if info.state not in {ReleaseState.DROPPED, ReleaseState.STAGED, ReleaseState.STAGING}:
+        parts.append(f"{info.published} published")
+    if info.state in {ReleaseState.UNDOING, ReleaseState.UNDONE}:
+        parts.append(f"{info.undone} undone")
+    if info.skipped:
+        parts.append(f"{info.skipped} skipped")
+    return ", ".join(parts)
+
+
+def document(info: ReleaseInfo, certificate: ReleaseCertificate | None) -> dict[str, Any]:
+    """A release as JSON has it."""
+    return {**asdict(info), "certificate": certificate}
+
+
+def proven_words(info: ReleaseInfo, certificate: ReleaseCertificate) -> str:
+    """What a certificate says, in short."""
+    workers = {worker.worker_id for key in certificate.keys for worker in key.workers}
+    revisions = sum(len(key.revisions) for key in certificate.keys)
+    by = f"{counted(len(workers), 'worker')} of {counted(len(certificate.keys), 'key')}"
+    where = f"{counted(revisions, 'partition')} written"
+    return f"release {info.number} of {visible(info.store)} is proven: applied by {by}, {where}"
+
+
+def print_release(info: ReleaseInfo, certificate: ReleaseCertificate | None, config: CliConfig) -> None:
+    """Prints all that is known of a release."""
+    if config.json:
+        print_json(document(info, certificate))
+        return
+    state = state_words(info.state, info.rollout)
+    click.echo(f"release {info.number} of {visible(info.store)}: {state} ({_counts(info)}, {info.bytes} bytes)")
+    click.echo(_line("staged", info.staged_at_ms, info.author, info.reason))
+    if info.digest:
+        click.echo(f"digest {info.digest}")
+    for approval in info.approvals:
+        click.echo(_line("approved", approval.approved_at_ms, approval.principal, approval.reason))
+    if info.state is ReleaseState.STAGED and (waits := approval_words(len(info.approvals), info.approvals_needed)):
+        click.echo(waits)
+    if info.changed_by:
+        click.echo(_line("changed", info.changed_at_ms, info.changed_by, info.change_reason))
+    if info.rollout is not None:
+        waves = zip(info.rollout.waves, info.rollout.partitions, strict=True)
+        click.echo("waves " + ", ".join(f"{percent} % ({counted(count, 'partition')})" for percent, count in waves))
+        for condition in info.rollout.gate.promql:
+            click.echo(f"condition {visible(condition)}")
+        if info.state is ReleaseState.PUBLISHING and (waits := gate_words(info.rollout)):
+            click.echo(waits)
+        if info.rollout.failure:
+            click.echo(failure_words(info.rollout))
+    if info.proven_at_ms:
+        click.echo(f"proven {time_words(info.proven_at_ms)}: every worker had applied it")
+    if info.pinned:
+        click.echo("pinned: its rows, and those of all releases after it, are kept")
+    if not info.rows_kept:
+        click.echo("its rows are removed: it can't be undone")
+    if info.problem:
+        click.echo(f"halted: {visible(info.problem)}")
+    rows = [[key.key, str(key.added), str(key.changed), str(key.deleted)] for key in info.keys]
+    print_table(["key", "added", "changed", "deleted"], rows, right=frozenset({1, 2, 3}))
+
+
+def _line(what: str, at_ms: int, by: str, reason: str) -> str:
+    why = f": {visible(reason)}" if reason else ""
+    return f"{what} {time_words(at_ms)} by {visible(by)}{why}"
+
+
+def time_words(at_ms: int) -> str:
+    """A time to the second."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def print_row(row: ReleaseRowInfo) -> None:
+    """Prints a row of a release, and what becomes of it."""
+    sign = "-" if row.value is None else "+" if not row.staged_version else "~"
+    place = f"{row.key}/{visible(row.row_id)}"
+    if row.value is None:
+        what = shown_value(row.old_value)
+    elif row.old_value is None:
+        what = shown_value(row.value)
+    else:
+        what = f"{shown_value(row.old_value)} -> {shown_value(row.value)}"
+    mark = " !" if row.conflict else ""
+    state = "" if row.outcome is ReleaseOutcome.WAITING else f" ({row.outcome})"
+    click.echo(f"{sign} {place}: {what}{state}{mark}")
+
+
+def shown_value(value: str | None) -> str:
+    """A value on one line, cut where it is long."""
+    text = visible(value or "")
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"

@@ -1,0 +1,1 @@
+"""Commands on stores and keys, and on what could not be delivered."""

@@ -367,8 +367,12 @@ async def test_three_hundred_workers_join_and_leave_without_an_edit(server: Call
                 name = f"fleet-{number}"
                 client = await connect_as_workers_do(server, name, server.tokens["fleet-*"])
                 async with asyncio.timeout(PATIENCE_S):
-                    while True:  # as workers do: a request is lost with its connection
-                        with suppress(nats.errors.TimeoutError):
+                    # A request is lost with its connection, and this client may be closed if NATS refuses it on its way
+                    # back, where a worker goes on.
+                    while True:
+                        if client.is_closed:
+                            client = await connect_as_workers_do(server, name, server.tokens["fleet-*"])
+                        with suppress(nats.errors.TimeoutError, nats.errors.ConnectionClosedError):
                             reply = await client.request(f"$KV.{names.LEASES_BUCKET}.{name}", b"{}", timeout=10)
                             break
                 assert b"error" not in reply.data

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from ringcast_client import ConfigServiceClient, InvalidRowError, KeyedWrite, RowWrite, _bulk_write
-from ringcast_testkit import ConfigServiceProcess, NatsServer, PostgresServer
+from ringcast_testkit import ConfigServiceProcess, NatsServer, PostgresServer, until_done
 from ringcast_wire import (
     ConditionFailedError,
     InvalidInputError,
@@ -178,7 +179,8 @@ async def test_what_was_given_up_does_not_overtake_what_came_after(
             ):
                 await other.create_store("g", partition_count=4)
                 for number in range(3):
-                    await writer.put("flag", "old")
+                    # A second is short for a busy machine, and is meant for the one that hangs alone.
+                    await until_done(partial(writer.put, "flag", "old"), OutcomeUnknownError)
                     a.pause()
                     try:
                         with pytest.raises(OutcomeUnknownError, match="whether the write was stored is not known"):
@@ -190,6 +192,7 @@ async def test_what_was_given_up_does_not_overtake_what_came_after(
                         new = await other.put("g", "k", "flag", f"new{number}")
                     finally:
                         a.resume()
-                    await writer.put("mark", str(number))  # over the same stream, behind the late one
+                    # Over the same stream, behind the late one.
+                    await until_done(partial(writer.put, "mark", str(number)), OutcomeUnknownError)
                     (row,) = await other.get("g", "k", ["flag"])
                     assert (row.value, row.version) == (f"new{number}", new.version)

@@ -64,6 +64,10 @@ _MORE_IS_DONE = (
     "before anyone is told. A put into this peer is one message to the process that tells the subscribers; no history."
 )
 
+_UNDO = (
+    "Service, database, broker and both workers share two cores, and each row is a write with its revision and history."
+)
+
 GOALS = (
     Goal("change to handler, p50 at 1,000/s", "latency", "sqlite, 1000/s", "p50_ms", 5, why=_SHARED),
     Goal("change to handler, p99 at 1,000/s", "latency", "sqlite, 1000/s", "p99_ms", 25, why=_DISK),
@@ -116,4 +120,17 @@ GOALS = (
         1,
         why=_MORE_IS_DONE,
     ),
+    Goal(
+        "undo of 100,000 rows, at the handlers", "undo", "sqlite, 100000 rows", "undone at the handlers", 5, why=_UNDO
+    ),
+    Goal(
+        "undo of 100,000 rows, at the handlers",
+        "undo",
+        "postgresql, 100000 rows",
+        "undone at the handlers",
+        5,
+        why=_UNDO,
+    ),
+    Goal("a bad wave of 1 %, undone at the handlers", "undo", "sqlite, a bad", "undone at the handlers", 1),
+    Goal("a bad wave of 1 %, undone at the handlers", "undo", "postgresql, a bad", "undone at the handlers", 1),
 )

@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any
 
 from ringcast.topology import read_topology
-from ringcast_wire import Strategy
+from ringcast_wire import DEFAULT_CALL_BOUND_MS, DEFAULT_LEASE_TTL_MS, Strategy
 
 from benchmarks.envelope.changes import create_store
 from benchmarks.envelope.loops import run_coroutine
@@ -29,7 +29,6 @@ _OURS = ("first", "second")
 _SIZES = ((20, 1_024, 1), (100, 4_096, 4), (200, 4_096, 4))
 """Workers, partitions, and processes that hold the workers that are not ours: one event loop of two hundred can't
 refresh all their leases."""
-_TTL_MS, _CALL_MS = 10_000, 1_000
 _AT_ONCE = 8
 """Peers that start together: each wave moves partitions of all before it."""
 _START_S = 400.0
@@ -96,8 +95,9 @@ def _leading(system: System) -> str:
 
 
 def _of_store(strategy: Strategy) -> dict[str, Any]:
-    times = {"lease_ttl_ms": _TTL_MS, "call_bound_ms": _CALL_MS} if strategy is Strategy.STICKY else {}
-    return {"strategy": strategy, **times}
+    """Its settings: the times are the default ones, which the processes without a worker have to know too."""
+    times = {"lease_ttl_ms": DEFAULT_LEASE_TTL_MS, "call_bound_ms": DEFAULT_CALL_BOUND_MS}
+    return {"strategy": strategy, **(times if strategy is Strategy.STICKY else {})}
 
 
 def _fleets(case: Case, system: System, ours: int, stack: ExitStack) -> Child:

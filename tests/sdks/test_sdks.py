@@ -23,7 +23,7 @@ from ringcast_client import ConfigServiceClient, RowWrite
 from ringcast_testkit import PATIENCE_S, AgentProcess, ConfigServiceProcess, NatsServer
 
 HERE = Path(__file__).parent
-BUILD_S = 200
+BUILD_S = 400
 # As build-support/checks/cockroach_grammar.py has them, which builds after this and takes what is compiled: its many
 # packages take minutes to optimise, and this program does little.
 GO_OPTIONS = ("-mod=readonly", "-buildvcs=false", "-gcflags=all=-N -l", "-ldflags=-s -w")

@@ -17,7 +17,7 @@ SHARED: Final = "RINGCAST_RUN_DIRECTORY"
 """The variable with a directory that the processes of a run share, where build-support/bin/run-tests runs them."""
 _FRUGAL: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xverify:none -Xlog:cds=off -Xlog:cds+dynamic=off"
 _ARCHIVE: Final = "classes.jsa"
-_ARCHIVE_S: Final = 120.0
+_ARCHIVE_S: Final = 60.0
 _PROGRAMS: Final = ("pyspark.daemon", "pyspark.sql.streaming.python_streaming_source_runner")
 _IMPORTS: Final = (
     *_PROGRAMS,

@@ -90,6 +90,8 @@ FROZEN = [
     "assign",
     "check_condition",
     "check_idempotency_key",
+    "check_label",
+    "check_labels",
     "check_login_settings",
     "check_ownership_times",
     "check_policy",

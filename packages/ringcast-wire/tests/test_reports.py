@@ -10,7 +10,15 @@ import msgspec
 import nats
 import pytest
 from nats.aio.client import Client
-from ringcast_wire import WIRE_VERSION, InvalidInputError, LimitExceededError, ProtocolError, names, split_chunks
+from ringcast_wire import (
+    WIRE_VERSION,
+    InvalidInputError,
+    LimitExceededError,
+    ProtocolError,
+    limits,
+    names,
+    split_chunks,
+)
 from ringcast_wire import reports as wire
 from ringcast_wire.reports import ReportAsker, ReportRequest, WorkerKind, WorkerReport
 
@@ -145,6 +153,7 @@ def test_the_largest_report_is_within_the_limit() -> None:
         ]
         * wire.MAX_REFUSALS,
         unnamed_refusals=top,
+        labels=[f"{number}{'x' * 62}={'x' * 63}" for number in range(limits.MAX_LABELS)],
     )
     scattered = report("0" * 16, range(1, 4_096, 2), applied=[2**63 - 1] * 2_048, failing=text, refused=text)
     for each in (largest, scattered):
@@ -162,6 +171,8 @@ def test_the_largest_report_is_within_the_limit() -> None:
         (lambda round_id: wire.encode_report(report(round_id, spans=[0, 5_000])), "5000 partitions from 0"),
         (lambda round_id: wire.encode_report(report(round_id, spans=[0])), "must be pairs"),
         (lambda round_id: bytes(wire.MAX_REPORT_BYTES + 1), "at most 65536 are allowed"),
+        (lambda round_id: wire.encode_report(report(round_id, labels=["site"])), "matching regex"),
+        (lambda round_id: wire.encode_report(report(round_id, labels=["a=b"] * 9)), "of length <= 8"),
     ],
 )
 async def test_an_answer_that_can_not_be_read_is_named_and_ends_nothing(
@@ -251,11 +262,11 @@ def test_ranges_that_are_none_are_refused(ranges: list[int], why: str) -> None:
 
 
 def test_builds_of_before_understand_the_question_and_their_answers_say_that_they_do_not_know() -> None:
-    """They have neither ranges nor refusals: the fields at the end of both messages."""
+    """They have neither ranges nor refusals, nor labels: the fields at the end of both messages."""
     question = ReportRequest(WIRE_VERSION, "0" * 16, "row", [1, 4, 6])
     asked = msgspec.msgpack.decode(wire.encode_report(question))
     assert asked == [WIRE_VERSION, "0" * 16, "row", [1, 4, 6]], "a reader of arrays ignores what it does not know"
     assert wire.ranges_of(wire.decode_report_request(msgspec.msgpack.encode(asked[:3]))) == {}
     answered = msgspec.msgpack.decode(wire.encode_report(report("0" * 16, refusals=[])))
-    old = wire.decode_report(msgspec.msgpack.encode(answered[:-2]))
+    old = wire.decode_report(msgspec.msgpack.encode(answered[:-3]))
     assert (old.refusals, old.unnamed_refusals, old.applied) == (None, 0, [7] * 4)

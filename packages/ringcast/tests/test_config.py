@@ -79,6 +79,8 @@ def test_the_cache_directory_can_come_from_the_environment_or_be_a_path(tmp_path
         ({"RINGCAST_AGENT": "leases.sock"}, "agent 'leases.sock' of 11 bytes is not the path of a socket"),
         ({"RINGCAST_AGENT": "/" + "x" * 107}, "it must be absolute, of at most 107 bytes"),
         ({"RINGCAST_CONFIG_FILE": "/does/not/exist.toml"}, "RINGCAST_CONFIG_FILE"),
+        ({"RINGCAST_LABELS": "site"}, "labels 'site' is not a label: name=value is"),
+        ({"RINGCAST_LABELS": "a=b,a=c"}, "labels has the name 'a' twice"),
     ],
 )
 def test_a_bad_setting_is_named(environ: dict[str, str], words: str) -> None:
@@ -95,6 +97,18 @@ def test_a_bad_file_is_refused(tmp_path: Path, text: str) -> None:
         WorkerConfig.resolve(GIVEN, {"RINGCAST_CONFIG_FILE": str(file)})
 
 
+def test_labels_come_from_argument_environment_and_file(tmp_path: Path) -> None:
+    file = tmp_path / "worker.toml"
+    file.write_text('[worker]\nlabels = ["site=file"]\n')
+    environ = {"RINGCAST_CONFIG_FILE": str(file)}
+    assert WorkerConfig.resolve(GIVEN, {}).labels == ()
+    assert WorkerConfig.resolve(GIVEN, environ).labels == ("site=file",)
+    environ["RINGCAST_LABELS"] = "site=test, rack=r2"
+    assert WorkerConfig.resolve(GIVEN, environ).labels == ("rack=r2", "site=test")
+    assert WorkerConfig.resolve({**GIVEN, "labels": ["a=b"]}, environ).labels == ("a=b",)
+    assert WorkerConfig.resolve({**GIVEN, "labels": ()}, environ).labels == ()
+
+
 def test_the_agent_is_a_socket() -> None:
     environ = {"RINGCAST_AGENT": "/run/ringcast-agent/leases.sock"}
     assert WorkerConfig.resolve(GIVEN, environ).agent == "/run/ringcast-agent/leases.sock"
@@ -106,3 +120,10 @@ def test_a_hundred_keys_and_no_more() -> None:
     assert WorkerConfig.resolve({"store": "s", "keys": [f"k{n}" for n in range(100)]}, {}).keys[99] == "k99"
     with pytest.raises(LimitExceededError, match="101 entries: at most 100"):
         WorkerConfig.resolve({"store": "s", "keys": [f"k{n}" for n in range(101)]}, {})
+
+
+def test_eight_labels_and_no_more() -> None:
+    labels = [f"n{number}=v" for number in range(9)]
+    assert len(WorkerConfig.resolve({**GIVEN, "labels": labels[:8]}, {}).labels) == 8
+    with pytest.raises(LimitExceededError, match="labels has 9 entries: at most 8 are allowed"):
+        WorkerConfig.resolve({**GIVEN, "labels": labels}, {})

@@ -40,6 +40,7 @@ from ringcast_wire._errors import (
 )
 from ringcast_wire._event_log import EventLog, field_text
 from ringcast_wire._fetch_answers import take_answer
+from ringcast_wire._labels import check_label, check_labels
 from ringcast_wire._login import LoginRefusals, NatsLogin, login_refusal, without_passwords
 from ringcast_wire._login_settings import check_login_settings
 from ringcast_wire._messages import (
@@ -208,6 +209,8 @@ __all__ = [
     "assign",
     "check_condition",
     "check_idempotency_key",
+    "check_label",
+    "check_labels",
     "check_login_settings",
     "check_ownership_times",
     "check_policy",

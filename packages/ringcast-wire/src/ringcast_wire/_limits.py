@@ -56,6 +56,10 @@ MAX_FILTERS_PER_CONSUMER: Final = 500
 """Filter subjects of one JetStream consumer; a worker with more partitions gets further consumers."""
 CHUNK_HEADROOM_BYTES: Final = 4 * KIB
 """What a chunk leaves free below the server's payload limit: headers count towards it."""
+MAX_LABELS: Final = 8
+"""Labels of a worker."""
+MAX_LABEL_PART_CHARS: Final = 63
+"""Characters of the name of a label, and of its value."""
 MAX_SOCKET_PATH_BYTES: Final = 107
 """What the system takes as the path of a Unix socket."""
 

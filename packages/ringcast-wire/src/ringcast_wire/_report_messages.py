@@ -10,7 +10,8 @@ from typing import Annotated, Final
 import msgspec
 
 from ringcast_wire._errors import InvalidInputError, ProtocolError
-from ringcast_wire._limits import KIB, MAX_PARTITIONS, MAX_ROW_ID_BYTES
+from ringcast_wire._labels import LABEL_PATTERN
+from ringcast_wire._limits import KIB, MAX_LABELS, MAX_PARTITIONS, MAX_ROW_ID_BYTES
 from ringcast_wire._messages import WIRE_VERSION
 from ringcast_wire._rows import check_row_id
 
@@ -31,6 +32,7 @@ _Ms = Annotated[int, msgspec.Meta(ge=0, le=_MOST_MS)]
 _Revision = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Partition = Annotated[int, msgspec.Meta(ge=0, lt=MAX_PARTITIONS)]
 _RoundId = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{16}\Z")]
+_Label = Annotated[str, msgspec.Meta(pattern=LABEL_PATTERN)]
 _Revisions = Annotated[list[_Revision], msgspec.Meta(max_length=3 * MAX_PARTITIONS)]
 
 
@@ -153,6 +155,8 @@ class WorkerReport(msgspec.Struct, frozen=True, array_like=True):
     """Of the ranges that were asked for; ``None``: an older build, which does not say."""
     unnamed_refusals: _Count = 0
     """How many more there are than ``refusals`` names, or may be: not all are remembered."""
+    labels: Annotated[list[_Label], msgspec.Meta(max_length=MAX_LABELS)] = []
+    """Of the worker; one of an older build has none."""
 
     def partitions(self) -> Iterator[tuple[int, int]]:
         """Each owned partition with its applied revision."""

@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import Any, Final, TypedDict
 
 import msgspec
-from ringcast_wire import InvalidInputError, LimitExceededError, Mode, NatsLogin, limits, names, shown, shown_path
+from ringcast_wire import (
+    InvalidInputError,
+    LimitExceededError,
+    Mode,
+    NatsLogin,
+    check_labels,
+    limits,
+    names,
+    shown,
+    shown_path,
+)
 
 from ringcast._common.change import PoisonPolicy
 
@@ -47,6 +57,7 @@ class WorkerSettings(TypedDict, total=False):
     mode: Mode | str | None
     partition_count: int | None
     observe: bool | None
+    labels: str | Sequence[str] | None
     consumer_prefix: str | None
     jetstream_api: str | None
     window_s: float | None
@@ -105,6 +116,9 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
     observe: bool = False
     """Receive every partition of the keys without owning any: the other workers share the partitions as before. The
     worker has no lease and no records, so no two processes may observe under one ``worker_id`` at a time."""
+    labels: tuple[str, ...] = ()
+    """What it is told apart by, as ``name=value``, such as ``site=test``: up to 8. A release may come to the workers with
+    a label first. As text, with commas between them."""
     consumer_prefix: str = "ringcast"
     """Prefix of the names of its consumers: it shows in NATS which fleet a consumer belongs to."""
     jetstream_api: str = "$JS.API"
@@ -217,7 +231,9 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
                 field="worker_id",
             )
         worker_id = names.check_name("worker_id", self.worker_id or _default_worker_id())
-        return msgspec.structs.replace(self, worker_id=worker_id, name=self.name or _default_name(worker_id))
+        labels = check_labels("labels", self.labels)
+        name = self.name or _default_name(worker_id)
+        return msgspec.structs.replace(self, worker_id=worker_id, name=name, labels=labels)
 
     def _check_numbers(self) -> None:
         for field in self.__struct_fields__:
@@ -250,7 +266,7 @@ def _checked_config(raw: dict[str, Any], given: Mapping[str, object]) -> WorkerC
     for field in ("cache_dir", "agent", "key_ring"):
         if isinstance(raw.get(field), os.PathLike):
             raw[field] = os.fspath(raw[field])
-    for field in ("keys", "servers"):
+    for field in ("keys", "servers", "labels"):
         if isinstance(raw.get(field), str):
             raw[field] = [part.strip() for part in raw[field].split(",") if part.strip()]
     try:

@@ -128,6 +128,7 @@ class Reports:
             row=self._row(session, request.row_id) if request.row_id else None,
             refusals=[_refusal(each) for each in refused[:MAX_REFUSALS]],
             unnamed_refusals=max(0, len(refused) - MAX_REFUSALS) + forgotten,
+            labels=list(self._config.labels),
         )
 
     def _row(self, session: KeySession, row_id: str) -> RowReport:

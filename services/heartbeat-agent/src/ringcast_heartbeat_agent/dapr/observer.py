@@ -209,6 +209,7 @@ class KeyObserver(Follower):
             jetstream_api=config.jetstream_api,
             agent="",
             key_ring="",
+            labels=(),
             metrics=self._metrics,
             **given,
         )

@@ -69,6 +69,7 @@ class KeyFollower(Follower):
             jetstream_api=config.jetstream_api,
             agent="",  # it dies with the agent
             key_ring="",
+            labels=(),
             metrics=metrics,
             **given,
         )

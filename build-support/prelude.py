@@ -168,8 +168,10 @@ ROOMS = (
             ("callout", ("access", "telemetry", "watched_file", "caller")),
             ("writes", ("telemetry", "repository", "permits", "caller")),
             ("proof", ()),
+            ("canary", ("proof",)),
             ("nats", ("proof", "telemetry", "repository", "broker_state")),
             ("proofs", ("proof", "nats", "repository")),
+            ("canaries", ("canary", "nats", "repository")),
             ("histories", ("nats", "telemetry", "repository")),
             ("migrations", ("repository",)),
             ("lifecycle", ("maintenance", "migrations", "nats", "repository")),
@@ -179,8 +181,8 @@ ROOMS = (
             (
                 "releases",
                 (
-                    *("gates", "promql", "external_check", "histories", "writes", "value_schemas", "telemetry"),
-                    "repository",
+                    *("gates", "canaries", "promql", "external_check", "histories", "writes", "value_schemas"),
+                    *("telemetry", "repository"),
                 ),
             ),
             (

@@ -17,8 +17,10 @@ def test_a_label_is_a_name_and_a_value(label: str) -> None:
 
 @pytest.mark.parametrize(
     "label",
-    ["", "site", "=", "site=", "=test", "a=b=c", ".a=b", "a=-b", "a b=c", "a=b\n", "a=b,c", "\u00e9=b", "\u0661=1", 7, None]
-    + [f"{LONGEST}x=a", f"a={LONGEST}x"],
+    [
+        *("", "site", "=", "site=", "=test", "a=b=c", ".a=b", "a=-b", "a b=c", "a=b\n", "a=b,c", 7, None),
+        *("\u00e9=b", "\u0661=1", f"{LONGEST}x=a", f"a={LONGEST}x"),
+    ],
 )
 def test_anything_else_is_refused(label: object) -> None:
     with pytest.raises(InvalidInputError, match="is not a label: name=value is, each of 1 to 63 characters") as caught:

@@ -60,6 +60,7 @@ FROZEN = [
     "Rollout",
     "DEFAULT_GATE",
     "GATE_RANGES",
+    "check_canary",
     "check_gate",
     "check_gone",
     "check_waves",

@@ -18,10 +18,10 @@ from ringcast_wire.grpc import ConfigServiceStub, pb
 
 SERVICE: Final = """
 import os, signal, sys
-from ringcast_config_service import gates
+from ringcast_config_service import canaries, gates
 from ringcast_config_service import releases as work
 from ringcast_config_service.__main__ import main
-from ringcast_config_service.repository import release_steps
+from ringcast_config_service.repository import Canary, release_steps
 from ringcast_config_service.repository.sqlite import releases as sqlite
 
 phase, where = sys.argv.pop(1).split(":")
@@ -77,7 +77,11 @@ def at_its_gate(leave):
 async def judged(self, release):
     return "it is bad" if os.environ.get("GATE_FAILS") else ""
 
+async def owned(self, release, label):
+    return Canary(label, frozenset(map(int, os.environ["OWNED"].split(","))))
+
 gates.Gates.judged = judged
+canaries.Canaries.find = owned
 sqlite.SqliteReleases.fail_gate = at_its_gate(sqlite.SqliteReleases.fail_gate)
 sqlite._run = lambda db, transaction: run(db, watched(transaction))
 sqlite.SqliteReleases.step = counted
@@ -86,7 +90,7 @@ main()
 """
 """The service with small steps. It kills itself in its second step of a phase, once it has done what ``where`` says, or
 right behind the commit of the first one, before an event of it is published. At the gate of a wave: before the
-transaction that passes it, in it, or right behind its commit."""
+transaction that passes it, in it, or right behind its commit. ``OWNED``: what workers with a label own as it starts."""
 
 ROWS: Final = 24
 
@@ -197,8 +201,11 @@ async def judge(database: str, nats_url: str, before: dict[str, str]) -> None:
     await until(lambda: is_published(nats_url, wanted))
 
 
-async def wave_of(database: str) -> tuple[int, bool]:
-    """The wave under way, and whether it is at its gate; none behind it has begun, and those before are published."""
+async def wave_of(database: str, first: set[int] | None = None) -> tuple[int, bool]:
+    """The wave under way, and whether it is at its gate; none behind it has begun, and those before are published.
+
+    ``first``: the partitions of the first wave.
+    """
     repo = make_repository(database)
     await repo.open()
     try:
@@ -209,6 +216,8 @@ async def wave_of(database: str) -> tuple[int, bool]:
         await repo.close()
     assert release.rollout is not None
     wave, at_gate = release.rollout.wave, release.rollout.at_gate
+    if first is not None:
+        assert {partition for partition, number in waves.items() if number == 1} == first
     for row in rows:
         assert (row.outcome is ReleaseOutcome.PUBLISHED) or waves[row.partition] >= wave + at_gate
         assert (row.outcome is ReleaseOutcome.WAITING) or waves[row.partition] <= wave
@@ -251,9 +260,18 @@ async def test_an_instance_that_is_killed_anywhere_leaves_the_rest_to_the_next(
             instance.process.kill()
 
 
+@pytest.mark.parametrize(
+    ("waves", "canary", "canary_partitions"), [([25, 50, 100], "", None), ([0, 50, 100], "site=test", {3})]
+)
 async def test_an_instance_that_is_killed_anywhere_in_a_wave_leaves_the_rest_to_the_next(
-    nats_server: NatsServer, tmp_path: Path
+    nats_server: NatsServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    waves: list[int],
+    canary: str,
+    canary_partitions: set[int] | None,
 ) -> None:
+    monkeypatch.setenv("OWNED", "3")
     database = f"sqlite:{tmp_path / 'ringcast.db'}"
     started: list[Instance] = []
 
@@ -265,15 +283,16 @@ async def test_an_instance_that_is_killed_anywhere_in_a_wave_leaves_the_rest_to_
 
     async def dies(order: str) -> tuple[int, bool]:
         await start(order).died()
-        return await wave_of(database)
+        return await wave_of(database, canary_partitions)
 
     try:
         first = start("wave:write")
         before = await stage(first)
-        request = pb.PublishReleaseRequest(store="s", number=1, waves=[25, 50, 100])
+        request = pb.PublishReleaseRequest(store="s", number=1, waves=waves, canary=canary)
         await change(first, "PublishRelease", request)
         await first.died()
-        assert await wave_of(database) == (1, False)
+        monkeypatch.setenv("OWNED", "0,1,2")  # other workers have the label by now
+        assert await wave_of(database, canary_partitions) == (1, False)
         assert await dies("wave:committed") == (1, False)
         assert await dies("wave:keep_old_rows_of_wave") >= (1, False)
         assert (await dies("gate:reached"))[1]
@@ -282,8 +301,10 @@ async def test_an_instance_that_is_killed_anywhere_in_a_wave_leaves_the_rest_to_
         assert await dies("gate:committed") == (wave + 1, False)
         assert await dies("wave:set_published") == (wave + 1, False)
         last = start("none:none")
+        await change(last, "PublishRelease", request)
         await until(lambda: reached(last, pb.RELEASE_STATE_PUBLISHED))
         assert (await release(last)).published == ROWS
+        assert (await release(last)).rollout.canary == canary
         await change(last, "UndoRelease")
         await until(lambda: reached(last, pb.RELEASE_STATE_UNDONE))
         await judge(database, nats_server.url, before)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ringcast_config_service.releases import Releases
 from ringcast_config_service.repository import Authorship, HistoryFilter, RowWrite, StageBatch, StagedRow, release_steps
-from ringcast_config_service.repository.release_draw import draw
+from ringcast_config_service.repository.release_draw import Canary, draw
 from ringcast_core import row_partition
 from ringcast_wire import (
     ConditionFailedError,
@@ -17,6 +17,7 @@ from ringcast_wire import (
     ReleaseGate,
     ReleaseOutcome,
     ReleaseState,
+    UnavailableError,
     UnknownKeyError,
     check_row,
     check_waves,
@@ -66,6 +67,12 @@ async def published(bench: Bench, number: int = 1) -> set[tuple[str, int]]:
     return done
 
 
+def _releases(bench: Bench) -> Any:
+    """What callers may do, where nothing but the database is asked."""
+    parts: list[Any] = [None] * 5
+    return Releases(bench.repo, *parts, staged_ms=DAY_MS)
+
+
 def test_waves_are_drawn_by_a_hash_of_release_and_partition() -> None:
     rollout, waves = draw(7, range(4096), (1, 10, 50, 100))
     assert (rollout.waves, rollout.partitions) == ((1, 10, 50, 100), (41, 410, 2048, 4096))
@@ -77,6 +84,19 @@ def test_waves_are_drawn_by_a_hash_of_release_and_partition() -> None:
     assert sorted(draw(7, [3, 9], (1, 10, 50, 100))[0].partitions) == [1, 2], "no wave is empty"
     assert draw(7, [3, 9], (1, 10, 50, 100))[0].waves == (50, 100)
     assert draw(7, [3], (1, 100))[0].waves == (100,)
+
+
+def test_the_wave_of_a_canary_comes_first_and_the_others_have_their_percents_of_all() -> None:
+    canary = Canary("site=test", frozenset({7, 3, 11}))
+    rollout, waves = draw(7, range(16), (0, 10, 25, 50, 100), canary=canary)
+    assert (rollout.waves, rollout.partitions, rollout.canary) == ((0, 25, 50, 100), (3, 4, 8, 16), "site=test")
+    assert {partition for partition, wave in waves.items() if wave == 1} == canary.partitions
+    assert sorted(waves) == list(range(16))
+    drawn = draw(7, [each for each in range(16) if each not in canary.partitions], (100,))[1]
+    assert [each for each in waves if each not in canary.partitions] == list(drawn), "the others in the order of always"
+    everything = Canary("site=test", frozenset({3, 9}))
+    assert draw(7, [3, 9], (0, 10, 100), canary=everything)[0].waves == (0,), "all of it is the canary's"
+    assert draw(7, range(10), (0, 10, 100), canary=Canary("a=b", frozenset({3})))[0].waves == (0, 100)
 
 
 @pytest.mark.parametrize("waves", [(0, 100), (1, 1, 100), (50,), (10, 5, 100), (1, 101), (101,), (-5, 100)])
@@ -198,7 +218,7 @@ async def test_a_release_that_is_published_all_at_once_gets_no_waves(bench: Benc
     with pytest.raises(ConditionFailedError, match="can't be paused: it is publishing"):
         await releases.pause("s", 1, BY)
     with pytest.raises(InvalidInputError, match="waves 50 are not allowed"):
-        await Releases(bench.repo, None, None, None, None, staged_ms=DAY_MS).publish("s", 1, BY, (50,))  # type: ignore[arg-type]
+        await _releases(bench).publish("s", 1, BY, (50,))
 
 
 async def test_a_release_that_is_being_published_keeps_its_waves_and_its_gate(bench: Bench) -> None:
@@ -213,6 +233,44 @@ async def test_a_release_that_is_being_published_keeps_its_waves_and_its_gate(be
     with pytest.raises(ConditionFailedError, match=r"another gate: bake 0 ms, .* 0, patience 60000 ms"):
         await releases.publish("s", 1, DAY_MS, BY, (50, 100), ReleaseGate(bake_ms=1))
     assert (await releases.get("s", 1)).rollout == begun
+
+
+async def test_a_canary_is_kept_whoever_owns_what_later(bench: Bench) -> None:
+    releases, canary = bench.repo.releases, Canary("site=test", frozenset({2, 5}))
+    await stage(bench)
+    with pytest.raises(UnavailableError, match="it was not staged a moment ago, try again"):
+        await releases.publish("s", 1, DAY_MS, BY, (0, 50, 100), canary=Canary("site=test"))
+    found = await releases.key_partitions("s", 1)
+    assert found == {key: set(range(8)) for key in ("k", "k2")}
+    begun = (await releases.publish("s", 1, DAY_MS, BY, (0, 50, 100), canary=canary)).rollout
+    assert (begun.waves, begun.partitions, begun.canary) == ((0, 50, 100), (2, 4, 8), "site=test")
+    await work(bench)
+    assert await published(bench) == {(key, partition) for key in ("k", "k2") for partition in (2, 5)}
+    others = Canary("site=test", frozenset({1}))
+    assert (await releases.publish("s", 1, DAY_MS, BY, (0, 50, 100), canary=others)).rollout.canary == "site=test"
+    with pytest.raises(ConditionFailedError, match=r"waves of 50, 100 %, not 60, 100 %"):
+        await releases.publish("s", 1, DAY_MS, BY, (0, 60, 100), canary=others)
+    with pytest.raises(ConditionFailedError, match="with the canary site=test, not without a canary") as caught:
+        await releases.publish("s", 1, DAY_MS, BY, (50, 100))
+    assert caught.value.field == "canary"
+    with pytest.raises(ConditionFailedError, match="with the canary site=test, not with the canary a=b"):
+        await releases.publish("s", 1, DAY_MS, BY, (0, 50, 100), canary=Canary("a=b"))
+    await releases.pass_gate("s", 1, 1)
+    await work(bench)
+    wave = {partition for _, partition in await published(bench)}
+    assert len(wave) == 4
+    assert wave > canary.partitions
+    ((details, *_),) = await bench.ask("SELECT details FROM audit_pending WHERE action = 'PublishRelease'")
+    assert '"canary":"site=test"' in details
+
+
+async def test_a_canary_is_a_label_with_waves_behind_it(bench: Bench) -> None:
+    calls = _releases(bench)
+    with pytest.raises(InvalidInputError, match="canary needs waves: 100 is a single one behind") as caught:
+        await calls.publish("s", 1, BY, canary="site=test")
+    assert caught.value.field == "canary"
+    with pytest.raises(InvalidInputError, match="canary 'site' is not a label"):
+        await calls.publish("s", 1, BY, (100,), canary="site")
 
 
 async def test_conditions_of_prometheus_keep_builds_away_that_would_leave_them_out(bench: Bench) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from ringcast_config_service.releases import Releases
@@ -342,9 +342,8 @@ async def test_a_release_that_is_completed_just_now_is_not_published_unseen(
 async def test_a_batch_has_so_many_bytes_at_most(sqlite_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_BATCH_BYTES", 3)
     schemas = ValueSchemas(sqlite_bench.repo, Measures())
-    calls: Any = Releases(
-        sqlite_bench.repo, cast(Any, None), schemas, cast(Any, None), cast(Any, None), staged_ms=DAY_MS
-    )
+    none: Any = None
+    calls: Any = Releases(sqlite_bench.repo, none, schemas, none, none, none, staged_ms=DAY_MS)
     rows = [KeyedRow("k", RowInput(name, "1", None, 0)) for name in "ab"]
     with pytest.raises(InvalidInputError, match="rows has 4 bytes: at most 3 are allowed in a batch"):
         await calls.stage("s", "one", 0, rows, BY, complete=True)

@@ -181,4 +181,5 @@ def rollout_info(found: pb.ReleaseRollout) -> Rollout:
         found.waits_for,
         found.failure,
         ReleaseGate(found.gate.bake_ms, found.gate.max_refused, found.gate.patience_ms, tuple(found.gate.promql)),
+        found.canary,
     )

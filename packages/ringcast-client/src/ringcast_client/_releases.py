@@ -18,8 +18,8 @@ from ringcast_wire import (
     RingcastError,
     UnavailableError,
     ValueSealedError,
+    check_canary,
     check_gate,
-    check_waves,
     limits,
     names,
 )
@@ -205,25 +205,33 @@ class ReleaseCalls:
         *,
         waves: Sequence[int] = (),
         gate: ReleaseGate = DEFAULT_GATE,
+        canary: str = "",
         reason: str | None = None,
     ) -> ReleaseInfo:
         """Begins to publish a release; the service goes on by itself. See :meth:`follow_release`.
 
         ``waves``: how many percent of the partitions that it writes to are to be in after each wave, rising strictly to
         100, for example ``[1, 10, 100]``; empty: all at once. Which ones is drawn by a hash of release and partition.
+        ``canary``: a label of workers, such as ``site=test``; before ``waves`` comes one of the partitions that these
+        own now.
         ``gate``: what has to hold after each wave; otherwise the service undoes the release. Its ``promql`` is asked
         once before, at the Prometheus that the service is configured with.
 
         Raises:
             ConditionFailedError: a row has been written since it was staged, or it has too few approvals; or it is not
-                staged; or one of ``promql`` is not met now, or the service has no Prometheus. Nothing is published.
-            InvalidInputError: ``waves`` are no such list, or ``gate`` is out of its ranges, or Prometheus says that one
-                of ``promql`` can't be a condition.
-            UnavailableError: Prometheus does not answer.
+                staged; or one of ``promql`` is not met now, or the service has no Prometheus; or the workers of
+                ``canary`` own none of its partitions, or all of them. Nothing is published.
+            InvalidInputError: ``waves`` are no such list, or ``canary`` is no label, or ``gate`` is out of its ranges,
+                or Prometheus says that one of ``promql`` can't be a condition.
+            UnavailableError: Prometheus, or a worker that may be of ``canary``, does not answer.
         """
         checked = check_gate(gate, waves)
         request = pb.PublishReleaseRequest(
-            store=store, number=release_number(number), reason=check_why(reason), waves=check_waves(waves)
+            store=store,
+            number=release_number(number),
+            reason=check_why(reason),
+            waves=check_canary(canary, waves),
+            canary=canary,
         )
         request.gate.CopyFrom(pb.ReleaseGate(**asdict(checked)))
         return release_info(await self._again(self._calls.rpc.PublishRelease, request))

@@ -103,6 +103,7 @@ from ringcast_wire._releases import (
     ReleaseOutcome,
     ReleaseState,
     Rollout,
+    check_canary,
     check_gate,
     check_waves,
 )
@@ -132,6 +133,7 @@ __all__ = [
     "Rollout",
     "DEFAULT_GATE",
     "GATE_RANGES",
+    "check_canary",
     "check_gate",
     "check_gone",
     "check_waves",

@@ -11,6 +11,7 @@ import msgspec
 
 from ringcast_wire import _limits as limits
 from ringcast_wire._errors import InvalidInputError
+from ringcast_wire._labels import check_label
 from ringcast_wire._report_messages import WorkerKind, partitions_of
 
 
@@ -63,10 +64,12 @@ DEFAULT_GATE: Final = ReleaseGate()
 class Rollout(msgspec.Struct, frozen=True):
     """How a release is published in waves, and how far it is.
 
-    ``waves``: how many percent of the partitions that it writes to are in after each wave; ``partitions``: how many
-    partitions that are. ``wave``: that is under way, or was last; 1 is the first. ``at_gate``: all its rows are
-    published, and it is to be seen whether the next one may follow. ``waits_for``: what lacks there. ``failure``: why
-    the release was undone by itself. ``gate``: what has to hold after each wave.
+    ``waves``: how many percent of the partitions that it writes to are in after each wave, 0 in front for that of
+    ``canary``; ``partitions``: how many partitions that are. ``wave``: that is under way, or was last; 1 is the first.
+    ``at_gate``: all its rows are published, and it is to be seen whether the next one may follow. ``waits_for``: what
+    lacks there. ``failure``: why the release was undone by itself. ``gate``: what has to hold after each wave.
+    ``canary``: the first wave has the partitions that workers with this label owned when it began; empty: it is drawn
+    as the others.
     """
 
     waves: tuple[int, ...]
@@ -77,6 +80,7 @@ class Rollout(msgspec.Struct, frozen=True):
     waits_for: str = ""
     failure: str = ""
     gate: ReleaseGate = DEFAULT_GATE
+    canary: str = ""
 
 
 GATE_RANGES: Final = {
@@ -133,6 +137,21 @@ def check_waves(waves: Sequence[int]) -> tuple[int, ...]:
             field="waves",
         )
     return found
+
+
+def check_canary(canary: str, waves: Sequence[int]) -> tuple[int, ...]:
+    """The waves of a release as services take them, with 0 in front for that of a canary; ``canary``: empty for none.
+
+    Raises:
+        InvalidInputError: ``canary`` is no label, or there are no waves behind it, or these are not as they may be.
+    """
+    found = check_waves(waves)
+    if not canary:
+        return found
+    check_label("canary", canary)
+    if not found:
+        raise InvalidInputError("canary needs waves: 100 is a single one behind that of the canary", field="canary")
+    return (0, *found)
 
 
 class CertifiedWorker(msgspec.Struct, frozen=True):

@@ -74,6 +74,7 @@ class WorkerLag:
     """The history of the key that it has; empty: it has none yet."""
     clock_s: float = 0.0
     """Its clock (Unix) when it answered."""
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +302,7 @@ def _worker(
         last_error_s=report.last_error_ms / 1000,
         history=report.history,
         clock_s=report.clock_ms / 1000,
+        labels=tuple(report.labels),
     )
 
 

@@ -12,6 +12,7 @@ from ringcast_wire import EventLog, RingcastError
 
 from ringcast_config_service.access import Access
 from ringcast_config_service.audit import AuditTrail
+from ringcast_config_service.canaries import Canaries
 from ringcast_config_service.config import Config
 from ringcast_config_service.external_check.check import ExternalCheck
 from ringcast_config_service.gates import Gates
@@ -110,6 +111,7 @@ class Core:
             ExternalCheck(
                 config.external_check, telemetry.measures.external_checks, telemetry.measures.external_check_duration
             ),
+            Canaries(nc, js, repository),
             staged_ms=config.staged_retention_ms,
         )
         self.fetches = FetchServer(

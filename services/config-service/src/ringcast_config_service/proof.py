@@ -102,16 +102,15 @@ def judge(
     refusals = [*_refusals(wanted, before, found, refused)]
     given_up = tuple(lack for lack, final in refusals if final)
     pending = [
-        *_fleet(wanted, before, after),
-        *_answers(wanted, before, found),
-        *(_agreement(wanted, before, found) if not everybody else ()),
+        *incomplete(wanted.key, before, found, after),
+        *(agreement(wanted.key, before, found) if not everybody else ()),
         *_partitions(wanted, before, found, everybody=everybody),
         *(lack for lack, final in refusals if not final),
     ]
     if lacks := [*pending, *given_up]:
         more = max(0, len(lacks) - MAX_NAMED)
         return Verdict(None, tuple(lacks[:MAX_NAMED]), more, given_up, tuple(pending[:1]))
-    reports = _counted(before, found)
+    reports = counted(before, found)
     workers = tuple(
         CertifiedWorker(name, report.incarnation, report.kind, tuple(report.spans)) for name, report in reports.items()
     )
@@ -120,66 +119,72 @@ def judge(
     return Verdict(KeyCertificate(wanted.key, wanted.history, tuple(spans_of(numbers)), revisions, workers))
 
 
-def _counted(before: Fleet, found: ReportRound) -> dict[str, WorkerReport]:
+def counted(before: Fleet, found: ReportRound) -> dict[str, WorkerReport]:
     """The answers of the workers that are registered and live."""
     living = before.living
     return {name: found.reports[name] for name in sorted(found.reports) if name in living}
 
 
-def _fleet(wanted: Wanted, before: Fleet, after: Fleet) -> Iterator[Lack]:
+def incomplete(key: str, before: Fleet, found: ReportRound, after: Fleet) -> Iterator[Lack]:
+    """Why a round may not have the answer of every worker of a key."""
+    yield from _fleet(key, before, after)
+    yield from _answers(key, before, found)
+
+
+def _fleet(key: str, before: Fleet, after: Fleet) -> Iterator[Lack]:
     """The workers have to be the same before and after the round, and all of them known."""
     for name in sorted({*before.unreadable, *after.unreadable}):
-        yield Lack(wanted.key, f"what NATS has under {name} can't be read")
+        yield Lack(key, f"what NATS has under {name} can't be read")
     living = before.living
     if not living:
-        yield Lack(wanted.key, "no worker is registered and alive")
+        yield Lack(key, "no worker is registered and alive")
     for name in sorted(before.workers.keys() | after.workers.keys()):
         if before.workers.get(name) != after.workers.get(name):
-            yield Lack(wanted.key, f"worker {name} has come, gone or started again meanwhile", name)
+            yield Lack(key, f"worker {name} has come, gone or started again meanwhile", name)
         elif (lease := before.workers[name].lease) in before.leases.keys() ^ after.leases.keys():
-            yield Lack(wanted.key, f"the lease of worker {name} has begun or ended meanwhile", name)
+            yield Lack(key, f"the lease of worker {name} has begun or ended meanwhile", name)
         elif before.leases.get(lease) != after.leases.get(lease):
-            yield Lack(wanted.key, f"the lease of worker {name} is another process's by now", name)
+            yield Lack(key, f"the lease of worker {name} is another process's by now", name)
     for name, worker in living.items():
         # A host's lease has a second part in its name, and is the agent's.
         if "." not in worker.lease and worker.incarnation not in ("", before.leases[worker.lease]):
-            yield Lack(wanted.key, f"the lease of worker {name} is another process's", name)
+            yield Lack(key, f"the lease of worker {name} is another process's", name)
 
 
-def _answers(wanted: Wanted, before: Fleet, found: ReportRound) -> Iterator[Lack]:
+def _answers(key: str, before: Fleet, found: ReportRound) -> Iterator[Lack]:
     """Every worker has to answer, once, and as the process that is registered."""
     for name, worker in sorted(before.living.items()):
         if name in found.unreadable:
-            yield Lack(wanted.key, f"the answer of worker {name} can't be read: {found.unreadable[name]}", name)
+            yield Lack(key, f"the answer of worker {name} can't be read: {found.unreadable[name]}", name)
         elif (report := found.reports.get(name)) is None:
-            yield Lack(wanted.key, f"worker {name} does not answer", name)
+            yield Lack(key, f"worker {name} does not answer", name)
         elif worker.incarnation and report.incarnation != worker.incarnation:
-            yield Lack(wanted.key, f"another process than the registered one answers as worker {name}", name)
+            yield Lack(key, f"another process than the registered one answers as worker {name}", name)
     for name, report in sorted(found.reports.items()):
         if name not in before.living and report.spans and report.kind is not WorkerKind.OBSERVER:
-            yield Lack(wanted.key, f"worker {name} has partitions and is not registered, or its lease has ended", name)
+            yield Lack(key, f"worker {name} has partitions and is not registered, or its lease has ended", name)
     if found.left_out:
-        yield Lack(wanted.key, f"{found.left_out} answers came twice, or were too many")
+        yield Lack(key, f"{found.left_out} answers came twice, or were too many")
 
 
-def _agreement(wanted: Wanted, before: Fleet, found: ReportRound) -> Iterator[Lack]:
+def agreement(key: str, before: Fleet, found: ReportRound) -> Iterator[Lack]:
     """All have to share the partitions out by the same assignment."""
-    assignments = {name: report.assignment for name, report in _counted(before, found).items()}
+    assignments = {name: report.assignment for name, report in counted(before, found).items()}
     for name, assignment in assignments.items():
         if not assignment:
-            yield Lack(wanted.key, f"worker {name} knows of no assignment of the partitions yet", name)
+            yield Lack(key, f"worker {name} knows of no assignment of the partitions yet", name)
     if len(set(assignments.values())) > 1:
         first, *others = sorted(assignments)
         other = next(name for name in others if assignments[name] != assignments[first])
-        yield Lack(wanted.key, f"workers {first} and {other} share the partitions out in two ways")
+        yield Lack(key, f"workers {first} and {other} share the partitions out in two ways")
     elif before.table and set(assignments.values()) != {f"epoch {before.table}"}:
-        yield Lack(wanted.key, f"the workers do not go by the table of owners {before.table}")
+        yield Lack(key, f"the workers do not go by the table of owners {before.table}")
 
 
 def _partitions(wanted: Wanted, before: Fleet, found: ReportRound, *, everybody: bool) -> Iterator[Lack]:
     """Each partition has to have one owner, which has applied it; where ``everybody`` is to, all workers."""
     owners: dict[int, list[str]] = {number: [] for number in wanted.ranges}
-    reports = _counted(before, found)
+    reports = counted(before, found)
     for name, report in reports.items():
         if report.refused:
             yield Lack(wanted.key, f"worker {name} refuses what the config service has: {report.refused}", name)
@@ -203,17 +208,22 @@ def _partitions(wanted: Wanted, before: Fleet, found: ReportRound, *, everybody:
             if missing := [number for number, having in owners.items() if name not in having]:
                 yield Lack(wanted.key, f"worker {name} lacks {_numbers(missing)}", name)
         return
+    yield from ownership(wanted.key, owners)
+
+
+def ownership(key: str, owners: Mapping[int, Sequence[str]]) -> Iterator[Lack]:
+    """Each partition has to have one owner. ``owners``: of each the workers that say that they are."""
     if unowned := [number for number, having in owners.items() if not having]:
-        yield Lack(wanted.key, f"no worker owns {_numbers(unowned)}")
+        yield Lack(key, f"no worker owns {_numbers(unowned)}")
     if shared := [number for number, having in owners.items() if len(having) > 1]:
-        yield Lack(wanted.key, f"more than one worker owns {_numbers(shared)}")
+        yield Lack(key, f"more than one worker owns {_numbers(shared)}")
 
 
 def _refusals(
     wanted: Wanted, before: Fleet, found: ReportRound, refused: Mapping[str, int]
 ) -> Iterator[tuple[Lack, bool]]:
     """No handler may have refused a row of the release. With each whether that is for good."""
-    for name, report in _counted(before, found).items():
+    for name, report in counted(before, found).items():
         if report.refusals is None:
             sentence = f"worker {name} is of an older build, which does not say what it refused"
             yield Lack(wanted.key, sentence, name), False

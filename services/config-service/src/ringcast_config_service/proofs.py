@@ -11,10 +11,9 @@ from typing import Final, NamedTuple
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 from ringcast_wire import ConditionFailedError, EventLog, LimitExceededError, Mode, ReleaseState, names
-from ringcast_wire.reports import ReportAsker, ReportRound
+from ringcast_wire.reports import ReportRound
 
-from ringcast_config_service.nats.calls import nats_calls
-from ringcast_config_service.nats.fleet import read_fleet
+from ringcast_config_service.nats.fleet import PATIENCE_S, ask_fleet
 from ringcast_config_service.proof import Lack, Verdict, Wanted, judge
 from ringcast_config_service.repository import (
     Certificate,
@@ -27,8 +26,6 @@ from ringcast_config_service.repository import (
 
 log = EventLog(logging.getLogger(__name__))
 
-PATIENCE_S: Final = 2.0
-"""How long the answers of workers are waited for."""
 MAX_PROOFS: Final = 8
 """Releases that one instance tries to prove at once."""
 _KEYS_AT_ONCE: Final = 8
@@ -172,14 +169,8 @@ class Proofs:
     async def _judge(self, store: StoreRecord, number: int, key: KeyRevisions) -> Verdict:
         """One round with the workers of a key."""
         wanted = Wanted(key.key, key.history, key.ranges)
-        before = await read_fleet(self._js, store, key.key)
-        with nats_calls("NATS does not carry questions to workers"):
-            ranges = [part for each, (first, last) in sorted(key.ranges.items()) for part in (each, first, last)]
-            expected = list(before.living)
-            # An asker of its own: no answer that was given before the registrations were read.
-            asker = ReportAsker(self._nc)
-            found = await asker.ask(store.name, key.key, expected, ranges=ranges, timeout_s=PATIENCE_S)
-        after = await read_fleet(self._js, store, key.key)
+        ranges = [part for each, (first, last) in sorted(key.ranges.items()) for part in (each, first, last)]
+        before, found, after = await ask_fleet(self._nc, self._js, store, key.key, ranges)
         refused = await self._versions(store.name, number, key.key, found)
         everybody = store.settings_now.mode is Mode.FULL
         return judge(wanted, before, found, after, refused, everybody=everybody)

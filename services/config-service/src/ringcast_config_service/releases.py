@@ -20,22 +20,24 @@ from ringcast_wire import (
     ReleaseState,
     RingcastError,
     UnavailableError,
+    check_canary,
     check_gate,
     check_idempotency_key,
     check_row,
     check_row_id,
-    check_waves,
     limits,
     names,
     shown,
 )
 
+from ringcast_config_service.canaries import Canaries
 from ringcast_config_service.external_check.check import ExternalCheck
 from ringcast_config_service.gates import Gates
 from ringcast_config_service.histories import Histories
 from ringcast_config_service.promql.conditions import Conditions
 from ringcast_config_service.repository import (
     Authorship,
+    Canary,
     OutboxRecord,
     Release,
     ReleaseRow,
@@ -92,6 +94,7 @@ class Releases:
         schemas: ValueSchemas,
         conditions: Conditions,
         external: ExternalCheck,
+        canaries: Canaries,
         *,
         staged_ms: int,
     ) -> None:
@@ -99,6 +102,7 @@ class Releases:
         self._releases = repository.releases
         self._conditions = conditions
         self._external = external
+        self._canaries = canaries
         self._stores = repository.stores
         self._work = work
         self._staged_ms = staged_ms
@@ -184,22 +188,32 @@ class Releases:
         return await self._releases.of_row(store, names.check_name("key", key), check_row_id(row_id), _ROW_RELEASES)
 
     async def publish(
-        self, store: str, number: int, by: Authorship, waves: Sequence[int] = (), gate: ReleaseGate = DEFAULT_GATE
+        self,
+        store: str,
+        number: int,
+        by: Authorship,
+        waves: Sequence[int] = (),
+        gate: ReleaseGate = DEFAULT_GATE,
+        canary: str = "",
     ) -> Release:
         """Begins to publish a release, in waves if there are any, with a gate behind each; again: changes nothing, and
-        this instance works at it.
+        this instance works at it. ``canary``: a label; the first wave is then what workers with it own now.
 
         PromQL conditions of the gate are asked before, and the external check where the policy of the store wants it:
         with what can't be met, or is not allowed, nothing is published.
         """
         words = names.check_name("store", store), number, self._staged_ms, by
-        rollout = check_waves(waves), check_gate(gate, waves)
-        if gate.promql:
+        rollout = check_canary(canary, waves), check_gate(gate, waves)
+        first = Canary(canary)
+        if gate.promql or canary:
             release = await self._releases.get(store, number)
             if release.state is ReleaseState.STAGED:
-                await self._conditions.check(release.place, gate.promql)
+                if gate.promql:
+                    await self._conditions.check(release.place, gate.promql)
+                if canary:
+                    first = await self._canaries.find(release, canary)
         allowed = await self._is_allowed(store, number)
-        return self._begun(await self._releases.publish(*words, *rollout, allowed=allowed), by)
+        return self._begun(await self._releases.publish(*words, *rollout, first, allowed=allowed), by)
 
     async def _is_allowed(self, store: str, number: int) -> bool:
         """Whether the external check has allowed what is staged; false where it needs not be asked."""

@@ -26,6 +26,7 @@ from ringcast_wire import (
     InvalidInputError,
     ReleaseGate,
     ReleaseState,
+    check_canary,
     check_gate,
 )
 
@@ -222,6 +223,12 @@ release.add_command(rollback)
     help="Publish it in waves: so many percent of its partitions are in after each one, for example 1,10,100.",
 )
 @click.option(
+    "--canary",
+    default="",
+    metavar="NAME=VALUE",
+    help="A label of workers: a wave of the partitions that these own comes first, and --waves follow.",
+)
+@click.option(
     "--bake", type=Duration(), default="0s", metavar="DURATION", help="How long to watch each wave once it is proven."
 )
 @click.option(
@@ -246,6 +253,7 @@ def publish(
     store: str,
     number: int,
     waves: tuple[int, ...],
+    canary: str,
     bake: int,
     max_refused: int,
     patience: float,
@@ -266,9 +274,10 @@ def publish(
     try:
         gate = ReleaseGate(bake, max_refused, round(1000 * patience), promql) if waves or promql else DEFAULT_GATE
         check_gate(gate, waves)
+        check_canary(canary, waves)
     except InvalidInputError as error:
         raise click.UsageError(str(error)) from error
-    change = partial(ConfigServiceClient.publish_release, waves=waves, gate=gate)
+    change = partial(ConfigServiceClient.publish_release, waves=waves, gate=gate, canary=canary)
     return _change(context, store, number, change, ReleaseState.PUBLISHED)
 
 

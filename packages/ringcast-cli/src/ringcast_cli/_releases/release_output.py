@@ -12,7 +12,7 @@ from ringcast_wire import ReleaseOutcome, ReleaseState
 
 from ringcast_cli._common.config import CliConfig
 from ringcast_cli._common.output import counted, print_json, print_table, visible
-from ringcast_cli._releases.release_words import approval_words, failure_words, gate_words, state_words
+from ringcast_cli._releases.release_words import approval_words, failure_words, gate_words, share_words, state_words
 
 _MAX_SHOWN_CHARS: Final = 200
 
@@ -68,8 +68,9 @@ def print_release(info: ReleaseInfo, certificate: ReleaseCertificate | None, con
     if info.changed_by:
         click.echo(_line("changed", info.changed_at_ms, info.changed_by, info.change_reason))
     if info.rollout is not None:
-        waves = zip(info.rollout.waves, info.rollout.partitions, strict=True)
-        click.echo("waves " + ", ".join(f"{percent} % ({counted(count, 'partition')})" for percent, count in waves))
+        counts = enumerate(info.rollout.partitions, 1)
+        waves = (f"{share_words(info.rollout, wave)} ({counted(count, 'partition')})" for wave, count in counts)
+        click.echo(f"waves {', '.join(waves)}")
         for condition in info.rollout.gate.promql:
             click.echo(f"condition {visible(condition)}")
         if info.state is ReleaseState.PUBLISHING and (waits := gate_words(info.rollout)):

@@ -29,7 +29,13 @@ class Waves(click.ParamType[tuple[int, ...]]):
 def wave_words(rollout: Rollout, number: int | None = None) -> str:
     """The wave of a number, by default the one that is under way."""
     number = number or rollout.wave
-    return f"wave {number} of {len(rollout.waves)} ({rollout.waves[number - 1]} %)"
+    return f"wave {number} of {len(rollout.waves)} ({share_words(rollout, number)})"
+
+
+def share_words(rollout: Rollout, number: int) -> str:
+    """What is in after a wave."""
+    percent = rollout.waves[number - 1]
+    return f"{percent} %" if percent else f"canary {visible(rollout.canary)}"
 
 
 def state_words(state: ReleaseState, rollout: Rollout | None) -> str:

@@ -1030,7 +1030,7 @@ class ReleaseApproval(_message.Message):
     def __init__(self, principal: _Optional[str] = ..., approved_at_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ReleaseRollout(_message.Message):
-    __slots__ = ("waves", "partitions", "wave", "at_gate", "paused", "waits_for", "failure", "gate")
+    __slots__ = ("waves", "partitions", "wave", "at_gate", "paused", "waits_for", "failure", "gate", "canary")
     WAVES_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     WAVE_FIELD_NUMBER: _ClassVar[int]
@@ -1039,6 +1039,7 @@ class ReleaseRollout(_message.Message):
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     GATE_FIELD_NUMBER: _ClassVar[int]
+    CANARY_FIELD_NUMBER: _ClassVar[int]
     waves: _containers.RepeatedScalarFieldContainer[int]
     partitions: _containers.RepeatedScalarFieldContainer[int]
     wave: int
@@ -1047,7 +1048,8 @@ class ReleaseRollout(_message.Message):
     waits_for: str
     failure: str
     gate: ReleaseGate
-    def __init__(self, waves: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[int]] = ..., wave: _Optional[int] = ..., at_gate: _Optional[bool] = ..., paused: _Optional[bool] = ..., waits_for: _Optional[str] = ..., failure: _Optional[str] = ..., gate: _Optional[_Union[ReleaseGate, _Mapping]] = ...) -> None: ...
+    canary: str
+    def __init__(self, waves: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[int]] = ..., wave: _Optional[int] = ..., at_gate: _Optional[bool] = ..., paused: _Optional[bool] = ..., waits_for: _Optional[str] = ..., failure: _Optional[str] = ..., gate: _Optional[_Union[ReleaseGate, _Mapping]] = ..., canary: _Optional[str] = ...) -> None: ...
 
 class ReleaseGate(_message.Message):
     __slots__ = ("bake_ms", "max_refused", "patience_ms", "promql")
@@ -1116,18 +1118,20 @@ class GetReleaseRequest(_message.Message):
     def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
 
 class PublishReleaseRequest(_message.Message):
-    __slots__ = ("store", "number", "reason", "waves", "gate")
+    __slots__ = ("store", "number", "reason", "waves", "gate", "canary")
     STORE_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     WAVES_FIELD_NUMBER: _ClassVar[int]
     GATE_FIELD_NUMBER: _ClassVar[int]
+    CANARY_FIELD_NUMBER: _ClassVar[int]
     store: str
     number: int
     reason: str
     waves: _containers.RepeatedScalarFieldContainer[int]
     gate: ReleaseGate
-    def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., reason: _Optional[str] = ..., waves: _Optional[_Iterable[int]] = ..., gate: _Optional[_Union[ReleaseGate, _Mapping]] = ...) -> None: ...
+    canary: str
+    def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., reason: _Optional[str] = ..., waves: _Optional[_Iterable[int]] = ..., gate: _Optional[_Union[ReleaseGate, _Mapping]] = ..., canary: _Optional[str] = ...) -> None: ...
 
 class ApproveReleaseRequest(_message.Message):
     __slots__ = ("store", "number", "reason", "digest")

@@ -117,8 +117,8 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Receive every partition of the keys without owning any: the other workers share the partitions as before. The
     worker has no lease and no records, so no two processes may observe under one ``worker_id`` at a time."""
     labels: tuple[str, ...] = ()
-    """What it is told apart by, as ``name=value``, such as ``site=test``: up to 8. A release may come to the workers with
-    a label first. As text, with commas between them."""
+    """What it is told apart by, as ``name=value``, such as ``site=test``: up to 8. A release may come to the workers
+    with a label first. As text, with commas between them."""
     consumer_prefix: str = "ringcast"
     """Prefix of the names of its consumers: it shows in NATS which fleet a consumer belongs to."""
     jetstream_api: str = "$JS.API"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 from ringcast_service import Context
-from ringcast_wire import DEFAULT_GATE, ReleaseGate, Rollout
+from ringcast_wire import DEFAULT_GATE, InvalidInputError, ReleaseGate, Rollout
 from ringcast_wire.grpc import RELEASE_OUTCOMES, RELEASE_STATES, ConfigServiceServicer, pb
 
 from ringcast_config_service.grpc.callers import caller_of
@@ -63,7 +63,8 @@ class ReleaseCalls(ConfigServiceServicer):
             if request.HasField("gate"):
                 asked = request.gate
                 gate = ReleaseGate(asked.bake_ms, asked.max_refused, asked.patience_ms, tuple(asked.promql))
-            return await self._releases.publish(request.store, request.number, by, request.waves, gate)
+            waves = _without_canary(request.waves) if request.canary else request.waves
+            return await self._releases.publish(request.store, request.number, by, waves, gate, request.canary)
 
         return _message(await answer(context, work()))
 
@@ -117,6 +118,13 @@ async def _changed(
         return await change(request.store, request.number, authorship(caller_of(context), request.reason))
 
     return _message(await answer(context, work()))
+
+
+def _without_canary(waves: Sequence[int]) -> Sequence[int]:
+    """The waves behind that of a canary. Its place has to be there: a service without canaries refuses it."""
+    if not waves or waves[0]:
+        raise InvalidInputError("waves must begin with 0 where there is a canary: that is its wave", field="waves")
+    return waves[1:]
 
 
 def _message(release: Release) -> pb.Release:

@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
+from nats.aio.client import Client
 from nats.js import JetStreamContext
 from ringcast_wire import LeaseRecord, Mode, NodeRecord, ProtocolError, Strategy, decode_record, names
 from ringcast_wire.owner_records import decode_state, decode_table
+from ringcast_wire.reports import ReportAsker, ReportRound
 
 from ringcast_config_service.nats.calls import nats_calls
 from ringcast_config_service.nats.latest import read_newest
 from ringcast_config_service.proof import Fleet, Registration
 from ringcast_config_service.repository import StoreRecord
+
+PATIENCE_S: Final = 2.0
+"""How long the answers of workers are waited for."""
+
+
+class Asked(NamedTuple):
+    """One round: what NATS has of the workers of a key before and after their answers, and these."""
+
+    before: Fleet
+    found: ReportRound
+    after: Fleet
+
+
+async def ask_fleet(
+    nc: Client, js: JetStreamContext, store: StoreRecord, key: str, ranges: Sequence[int] = ()
+) -> Asked:
+    """Asks the workers of a key once how far they are. ``ranges``: as of ``ReportRequest``.
+
+    Raises:
+        UnavailableError: NATS does not answer, or only a server that lags behind.
+    """
+    before = await read_fleet(js, store, key)
+    with nats_calls("NATS does not carry questions to workers"):
+        # An asker of its own: no answer that was given before the registrations were read.
+        asker = ReportAsker(nc)
+        found = await asker.ask(store.name, key, list(before.living), ranges=ranges, timeout_s=PATIENCE_S)
+    return Asked(before, found, await read_fleet(js, store, key))
 
 
 async def read_fleet(js: JetStreamContext, store: StoreRecord, key: str) -> Fleet:

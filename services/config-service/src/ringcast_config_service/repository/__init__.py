@@ -56,6 +56,7 @@ from ringcast_config_service.repository.parts import (
     StoreRepository,
 )
 from ringcast_config_service.repository.policies import PolicyChange
+from ringcast_config_service.repository.release_draw import NO_CANARY, Canary
 from ringcast_config_service.repository.release_records import (
     Certificate,
     KeyRevisions,
@@ -78,6 +79,8 @@ from ringcast_config_service.repository.schemas import (
 )
 
 __all__ = [
+    "Canary",
+    "NO_CANARY",
     "DatabaseConnection",
     "DatabaseClock",
     "StoreRepository",

@@ -22,6 +22,7 @@ from ringcast_config_service.repository.base import (
     RowWrite,
     StoreRecord,
 )
+from ringcast_config_service.repository.release_draw import NO_CANARY, Canary
 
 PUBLISH: Final = "publish"
 WAVE: Final = "wave"
@@ -231,13 +232,15 @@ class ReleaseRepository(Protocol):
         by: Authorship,
         waves: Sequence[int] = (),
         gate: ReleaseGate = DEFAULT_GATE,
+        canary: Canary = NO_CANARY,
         *,
         allowed: bool = False,
     ) -> Release:
         """Lets a release be published that was staged for ``staged_ms`` at most; :meth:`step` does it.
 
         ``waves``: percents of its partitions, rising to 100; empty: all at once. :meth:`pass_gate` leads from one wave
-        to the next. ``gate``: what has to hold then. ``allowed``: the external check has allowed what is staged.
+        to the next. ``gate``: what has to hold then. ``canary``: the first wave, for which ``waves`` has a 0 in front.
+        ``allowed``: the external check has allowed what is staged.
 
         Raises:
             UnavailableError: it has not been asked, and the store wants that.
@@ -245,6 +248,9 @@ class ReleaseRepository(Protocol):
                 which it can't be.
             KeyDeletedError: one of its keys is deleted.
         """
+
+    async def key_partitions(self, store: str, number: int) -> dict[str, set[int]]:
+        """The partitions of each key that a release has rows for."""
 
     async def approve(self, store: str, number: int, by: Authorship, digest: str = "") -> Release:
         """Notes that a principal approves a staged release; ``digest``: what it approves, empty: what is staged.

@@ -88,6 +88,7 @@ class ReleaseStatements(NamedTuple):
     keep_old_rows: str
     keep_old_rows_of_wave: str
     release_partitions: str
+    release_key_partitions: str
     clear_release_partitions: str
     insert_release_partition: str
     set_published: str
@@ -217,6 +218,8 @@ def fact_of(by: Authorship, action: str, release: Release) -> AuditFact:
     details: dict[str, Any] = {"number": release.number, "rows": release.rows, "bytes": release.bytes}
     if release.rollout is not None:
         details |= {"waves": release.rollout.waves, "wave": release.rollout.wave}
+        if release.rollout.canary:
+            details["canary"] = release.rollout.canary
         if conditions := len(release.rollout.gate.promql):
             details["promql"] = conditions  # how many: they may be as long as ten other entries, and `show` has them
     return audit.fact(by, action, release.store, **details)

@@ -1,8 +1,9 @@
 """The waves of a release: which partitions are in each, and how it goes from one to the next.
 
-The partitions that a release writes to are put into an order by a hash of the release and each of them. A wave is the
-next so many of that order. Which wave a partition is in is stored when the release begins to be published. The release
-says which wave is under way: those before it are published, and none of those behind it.
+The partitions that a release writes to are put into an order by a hash of the release and each of them, behind those of
+its canary if it has one. A wave is the next so many of that order. Which wave a partition is in is stored when the
+release begins to be published. The release says which wave is under way: those before it are published, and none of
+those behind it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,14 @@ from ringcast_config_service.repository.release_transactions import (
 def partitions(sql: ReleaseStatements, store: str, number: int) -> Transaction[list[int]]:
     """The partitions that a release has rows for."""
     return [partition for (partition,) in (yield Ask(sql.release_partitions, (store, number)))]
+
+
+def key_partitions(sql: ReleaseStatements, store: str, number: int) -> Transaction[dict[str, set[int]]]:
+    """The partitions of each key that a release has rows for."""
+    found: dict[str, set[int]] = {}
+    for key, partition in (yield Ask(sql.release_key_partitions, (store, number))):
+        found.setdefault(key, set()).add(partition)
+    return found
 
 
 def pause(sql: ReleaseStatements, store: str, number: int, by: Authorship) -> Transaction[Release]:

@@ -25,7 +25,6 @@ from ringcast_wire import (
     ReleaseGate,
     ReleaseOutcome,
     ReleaseState,
-    Rollout,
     UnavailableError,
     limits,
     shown,
@@ -40,7 +39,7 @@ from ringcast_config_service.repository.base import (
 from ringcast_config_service.repository.packing import pack_metadata, unpack_metadata
 from ringcast_config_service.repository.release_approvals import HOST, check_approved, digest_after, with_approvals
 from ringcast_config_service.repository.release_checks import check_shares, check_values
-from ringcast_config_service.repository.release_draw import draw
+from ringcast_config_service.repository.release_draw import Canary, draw, wave_ends
 from ringcast_config_service.repository.release_duplicates import check_duplicates
 from ringcast_config_service.repository.release_pins import check_room, with_pin
 from ringcast_config_service.repository.release_proofs import with_proof
@@ -243,23 +242,25 @@ def publish(
     waves: Sequence[int],
     partitions: Sequence[int],
     gate: ReleaseGate,
+    canary: Canary,
     allowed: bool,
 ) -> Transaction[Release]:
     """Lets a staged release be published; one that is being published, or was, stays as it is.
 
     A row that is written from :func:`check_publishable` on is skipped when its turn comes. ``partitions``: those that
-    it writes to, for ``waves``. ``allowed``: the external check has allowed it.
+    it writes to, for ``waves``. ``canary``: the first of these. ``allowed``: the external check has allowed it.
 
     Raises:
         ConditionFailedError: the release is in another state, or is published without waves, or in others, or has too
             few approvals.
         LimitExceededError: it changes more of a key than the policies of the store allow.
-        UnavailableError: the store wants an external check, since a moment ago.
+        UnavailableError: the store wants an external check, since a moment ago; or the owners of its canary were not
+            asked, since it was not staged.
     """
     _, release = yield from locked(sql, store, number)
     if release.state in _BUSY:
         if waves:
-            _check_rollout(release, draw(number, partitions, waves, gate)[0])
+            _check_rollout(release, len(partitions), waves, gate, canary.label)
         return (yield from _try_again(sql, release))
     if release.state is not ReleaseState.STAGED:
         raise wrong_state(release, "published")
@@ -268,10 +269,12 @@ def publish(
         raise UnavailableError(
             f"{release.place} can't be published: the policy external_check of its store was set just now, try again"
         )
+    if canary.label and not canary.partitions:
+        raise UnavailableError(f"{release.place} can't be published: it was not staged a moment ago, try again")
     yield from check_shares(sql, release, policy, "published")
     if not waves:
         return (yield from begin(sql, release, ReleaseState.PUBLISHING, PUBLISH, 0, by, "PublishRelease"))
-    rollout, drawn = draw(number, partitions, waves, gate)
+    rollout, drawn = draw(number, partitions, waves, gate, canary)
     if gate.promql:
         yield Ask(sql.raise_usable_from, (_CONDITIONS_KNOWN_FROM,))
     yield Ask(sql.clear_release_partitions, (store, number))
@@ -280,7 +283,7 @@ def publish(
     return (yield from begin(sql, release, ReleaseState.PUBLISHING, WAVE, 0, by, "PublishRelease"))
 
 
-def _check_rollout(release: Release, wanted: Rollout) -> None:
+def _check_rollout(release: Release, count: int, waves: Sequence[int], gate: ReleaseGate, label: str) -> None:
     """Refuses another way to publish a release than the one that was begun; the same may be asked for again."""
     begun = release.rollout
     if begun is None:
@@ -289,14 +292,18 @@ def _check_rollout(release: Release, wanted: Rollout) -> None:
         )
     if release.state is not ReleaseState.PUBLISHING:
         return
-    if begun.waves != wanted.waves:
-        said, asked = (", ".join(map(str, each.waves)) for each in (begun, wanted))
+    if begun.canary != label:
+        said, asked = (f"with the canary {each}" if each else "without a canary" for each in (begun.canary, label))
+        raise ConditionFailedError(f"{release.place} is publishing {said}, not {asked}", field="canary")
+    wanted = tuple(wave_ends(count, waves, begun.partitions[0] if label else 0).values())
+    if begun.waves != wanted:
+        said, asked = (", ".join(str(percent) for percent in each if percent) for each in (begun.waves, wanted))
         raise ConditionFailedError(f"{release.place} is publishing in waves of {said} %, not {asked} %", field="waves")
-    if begun.gate != wanted.gate:
-        gate = begun.gate
+    if begun.gate != gate:
+        said_gate = begun.gate
         raise ConditionFailedError(
-            f"{release.place} is publishing with another gate: bake {gate.bake_ms} ms, refused rows at most "
-            f"{gate.max_refused}, patience {gate.patience_ms} ms, {len(gate.promql)} PromQL conditions",
+            f"{release.place} is publishing with another gate: bake {said_gate.bake_ms} ms, refused rows at most "
+            f"{said_gate.max_refused}, patience {said_gate.patience_ms} ms, {len(said_gate.promql)} PromQL conditions",
             field="gate",
         )
 

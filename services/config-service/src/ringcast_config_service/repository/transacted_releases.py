@@ -11,6 +11,7 @@ from ringcast_wire import DEFAULT_GATE, KeyCertificate, ReleaseGate
 
 from ringcast_config_service.repository import release_approvals, release_pins, release_proofs, release_waves, releases
 from ringcast_config_service.repository.base import Authorship, StoreRecord
+from ringcast_config_service.repository.release_draw import NO_CANARY, Canary
 from ringcast_config_service.repository.release_records import (
     Certificate,
     KeyRevisions,
@@ -60,14 +61,18 @@ class TransactedReleases(ABC):
         by: Authorship,
         waves: Sequence[int] = (),
         gate: ReleaseGate = DEFAULT_GATE,
+        canary: Canary = NO_CANARY,
         *,
         allowed: bool = False,
     ) -> Release:
         await self._read(lambda: releases.check_publishable(self._sql, store, number, staged_ms))
         partitions = await self._read(lambda: release_waves.partitions(self._sql, store, number)) if waves else []
         return await self._call(
-            lambda: releases.publish(self._sql, store, number, by, waves, partitions, gate, allowed)
+            lambda: releases.publish(self._sql, store, number, by, waves, partitions, gate, canary, allowed)
         )
+
+    async def key_partitions(self, store: str, number: int) -> dict[str, set[int]]:
+        return await self._read(lambda: release_waves.key_partitions(self._sql, store, number))
 
     async def approve(self, store: str, number: int, by: Authorship, digest: str = "") -> Release:
         return await self._call(lambda: release_approvals.approve(self._sql, store, number, by, digest))

@@ -74,6 +74,7 @@ _SQL: Final = ReleaseStatements(
     keep_old_rows=Sql.KEEP_OLD_ROWS,
     keep_old_rows_of_wave=Sql.KEEP_OLD_ROWS_OF_WAVE,
     release_partitions=Sql.RELEASE_PARTITIONS,
+    release_key_partitions=Sql.RELEASE_KEY_PARTITIONS,
     clear_release_partitions=Sql.CLEAR_RELEASE_PARTITIONS,
     insert_release_partition=Sql.INSERT_RELEASE_PARTITION,
     set_published=Sql.SET_PUBLISHED,

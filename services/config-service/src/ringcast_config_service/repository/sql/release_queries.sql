@@ -259,6 +259,10 @@ WHERE r.store = $1 AND r.number = $2 LIMIT 1
 -- The partitions that the release $2 of the store $1 has rows for.
 SELECT DISTINCT partition FROM release_rows WHERE store = $1 AND number = $2 ORDER BY partition
 
+-- RELEASE_KEY_PARTITIONS --
+-- The same of each of its keys.
+SELECT DISTINCT config_key, partition FROM release_rows WHERE store = $1 AND number = $2
+
 -- CLEAR_RELEASE_PARTITIONS --
 -- Removes the waves of the release $2 of the store $1: of another one, in a store of that name that was purged.
 DELETE FROM release_partitions WHERE store = $1 AND number = $2

@@ -1,0 +1,82 @@
+"""Finds the first wave of a release that begins with the workers that have a label: the partitions that they own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from typing import Final
+
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+from ringcast_wire import ConditionFailedError, EventLog, Mode, UnavailableError
+
+from ringcast_config_service.canary import LabelledOwners, labelled_owners
+from ringcast_config_service.nats.fleet import ask_fleet
+from ringcast_config_service.repository import Canary, Release, Repository, StoreRecord
+
+log = EventLog(logging.getLogger(__name__))
+
+_KEYS_AT_ONCE: Final = 8
+"""Keys whose workers one instance asks at once, for all calls together; others wait."""
+
+
+class Canaries:
+    """The canaries that one instance looks for."""
+
+    def __init__(self, nc: Client, js: JetStreamContext, repository: Repository) -> None:
+        self._nc = nc
+        self._js = js
+        self._stores = repository.stores
+        self._releases = repository.releases
+        self._turns = asyncio.Semaphore(_KEYS_AT_ONCE)
+
+    async def find(self, release: Release, label: str) -> Canary:
+        """The partitions of a staged release that workers with a label own now, in each key that it writes to there.
+
+        Raises:
+            ConditionFailedError: there are none, or nobody else owns any, or all workers have all partitions (FULL).
+            UnavailableError: a worker has not answered, or they do not agree on who owns what; or NATS does not answer.
+        """
+        refused = f"{release.place} can't be published with the canary {label}"
+        record = await self._stores.get_record(release.store)
+        if record.settings_now.mode is Mode.FULL:
+            raise ConditionFailedError(
+                f"{refused}: in a store of mode FULL all workers have all partitions", field="canary"
+            )
+        keys = await self._releases.key_partitions(release.store, release.number)
+        found = dict(
+            zip(keys, await asyncio.gather(*(self._ask(record, label, *each) for each in keys.items())), strict=True)
+        )
+        for key, owners in found.items():
+            if owners.lack is not None:
+                raise UnavailableError(f"{refused}: who owns what of {key!r} is not known: {owners.lack.sentence}")
+        workers = sorted({worker for owners in found.values() for worker in owners.workers})
+        if not workers:
+            raise ConditionFailedError(f"{refused}: no worker of its keys has this label", field="canary")
+        if not any(owners.shared for owners in found.values()):
+            raise ConditionFailedError(
+                f"{refused}: workers with this label own all partitions of its keys, so nobody would be spared",
+                field="canary",
+            )
+        others = {number for key in keys for number in keys[key] - found[key].partitions}
+        partitions = frozenset(set().union(*keys.values()) - others)
+        if not partitions:
+            where = ", in each key that it writes to there" if len(keys) > 1 else ""
+            raise ConditionFailedError(
+                f"{refused}: no partition that it writes to has an owner with this label{where}", field="canary"
+            )
+        log.info(
+            "release.canary",
+            store=release.store,
+            release=release.number,
+            canary=label,
+            workers=workers,
+            partitions=len(partitions),
+        )
+        return Canary(label, partitions)
+
+    async def _ask(self, store: StoreRecord, label: str, key: str, partitions: Collection[int]) -> LabelledOwners:
+        async with self._turns:
+            before, found, after = await ask_fleet(self._nc, self._js, store, key)
+        return labelled_owners(label, key, partitions, before, found, after)

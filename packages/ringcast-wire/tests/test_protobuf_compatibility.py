@@ -245,3 +245,26 @@ def test_schemas_that_were_made_to_take_long_are_not_compared() -> None:
     began_s = time.process_time()
     assert incompatibility(SchemaKind.PROTOBUF, one, other, Budget()) == "they have too many parts to be compared"
     assert time.process_time() - began_s < 5
+
+
+@attempt(
+    "an administrator of a store",
+    "register a Protobuf schema that is compared with a hundred large versions, of which little is compared",
+    "refused: their text is counted; each is read once, and a comparison ends within a few seconds",
+)
+def test_versions_that_take_long_to_read_are_not_all_compared() -> None:
+    """Messages that nothing refers to take no steps, and have to be read all the same."""
+
+    def version(number: int) -> str:
+        return made("bool a = 1;", "".join(f"message M{number}x{each} {{ bool a = 1; }}" for each in range(700)))
+
+    new, *versions = map(version, range(4))
+    budget, read = Budget(), 0
+    began_s = time.process_time()
+    found = None
+    while found is None:
+        found = incompatibility(SchemaKind.PROTOBUF, new, versions[read % 3], budget)
+        read += 1
+    assert found == "the definitions to compare have over 4194304 characters together"
+    assert read == 4_194_304 // (2 * len(new)) + 1
+    assert time.process_time() - began_s < 60

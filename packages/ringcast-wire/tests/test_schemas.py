@@ -214,6 +214,23 @@ def test_nothing_is_said_of_an_encrypted_value() -> None:
     assert str(schemas.SEALED) == "as a whole: the value is encrypted, so it can't be checked: (encrypted)"
 
 
+def test_schemas_are_kept_by_the_length_of_their_definitions() -> None:
+    kept = schemas.KeptSchemas[str, int](20_000)
+    for number, name in enumerate("abc"):
+        kept.put(name, number, " " * 5_000)
+    assert [kept.get(name) for name in "abc"] == [0, 1, 2]
+    assert kept.get("a") == 0
+    kept.put("d", 3, " " * 8_000)
+    assert [kept.get(name) for name in "abcd"] == [0, None, None, 3], "those that were not used for longest are gone"
+    kept.put("d", 4, " " * 12_000)
+    assert [kept.get(name) for name in "ad"] == [0, 4]
+    kept.put("e", 5, " " * 64_000)
+    assert [kept.get(name) for name in "ade"] == [None, None, 5], "what came last is kept however large it is"
+    for number in range(100):
+        kept.put(str(number), number, "")
+    assert sum(kept.get(str(number)) is not None for number in range(100)) == 19, "none is for nothing"
+
+
 def test_a_schema_is_compiled_once() -> None:
     definition = json.dumps(LIMIT)
     assert value_schema(SchemaKind.JSON_SCHEMA, definition) is value_schema(SchemaKind.JSON_SCHEMA, definition)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 from ringcast_config_service import value_schemas
+from ringcast_config_service.repository.value_checks import to_value_schema
 from ringcast_testkit import attempt
 from ringcast_wire import ErrorCode
 from ringcast_wire.grpc import error_from_rpc, pb
@@ -389,3 +391,42 @@ async def test_writes_without_a_schema_read_nothing_for_it(service: Running, sto
     for number in range(20):
         await service.put(store_name, f"r{number}", "x")
     assert reads == [store_name]
+
+
+@attempt(
+    "an administrator of a store",
+    "give a thousand keys schemas that take long to read and much memory",
+    "a write reads the schema of its own key, beside all other work; those that were used last are kept",
+)
+async def test_a_write_reads_the_schema_of_its_own_key_and_few_are_kept(
+    start: Any, nats_url: str, tmp_path: Path, store_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[str, str]] = []
+
+    def noted(kind: str, definition: str) -> Any:
+        read.append((definition, threading.current_thread().name))
+        return to_value_schema(kind, definition)
+
+    monkeypatch.setattr(value_schemas, "_KEPT_CHARS", 4 * 1_100)
+    definitions = {f"k{most}": json.dumps({"type": "integer", "maximum": most}) for most in range(8)}
+    database = f"sqlite:{tmp_path / 'ringcast.db'}"
+    async with start(nats_url, database) as service:
+        await service.create(store_name)
+        for key, definition in definitions.items():
+            await register(service, store_name, definition, key=key)
+    monkeypatch.setattr(value_schemas, "to_value_schema", noted)
+    async with start(nats_url, database) as service:
+        await service.put(store_name, "a", "no schema", key="other")
+        assert read == []
+        for _ in range(2):
+            for most, (key, definition) in enumerate(definitions.items()):
+                for value in (most, most):
+                    await service.put(store_name, "a", str(value), key=key)
+                _, _, sentence = await refusal(service.put(store_name, "a", str(most + 1), key=key))
+                assert f"row 'a' of {store_name}/{key} breaks version 1 of its schema" in sentence
+                assert read.pop() == (definition, "schemas-for-writes_0")
+                assert read == [], "once while it is kept"
+        last = [*definitions][-4:]
+        for key in last:
+            await service.put(store_name, "a", "0", key=key)
+        assert read == [], "the last four are kept"

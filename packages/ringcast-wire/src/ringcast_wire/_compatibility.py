@@ -18,6 +18,9 @@ import msgspec
 
 MAX_STEPS: Final = 50_000
 """Pairs of parts that one comparison looks at, each of which takes as long as the others: half a second or so."""
+MAX_TEXT: Final = 4 << 20
+"""Characters of all pairs of definitions that one comparison reads, however little of them it compares: a few seconds
+for descriptor sets, which take longest."""
 
 _ANNOTATIONS: Final = frozenset(
     {"$schema", "$id", "id", "$comment", "$defs", "definitions", "title", "description", "default", "examples"}
@@ -49,14 +52,21 @@ class IncompatibleError(Exception):
 
 
 class Budget:
-    """How much may be compared.
+    """How much may be compared, and read for that.
 
     Raises:
-        IncompatibleError: on a step that is one too many.
+        IncompatibleError: on a step or a text that is one too many.
     """
 
     def __init__(self, steps: int = MAX_STEPS) -> None:
         self._left = steps
+        self._text_left = MAX_TEXT
+
+    def read(self, *definitions: str) -> None:
+        """Takes their texts."""
+        self._text_left -= sum(map(len, definitions))
+        if self._text_left < 0:
+            raise IncompatibleError(f"the definitions to compare have over {MAX_TEXT} characters together")
 
     def step(self) -> None:
         """Takes one."""

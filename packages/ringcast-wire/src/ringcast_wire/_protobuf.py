@@ -14,6 +14,7 @@ import graphlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -188,6 +189,12 @@ def parse(definition: str) -> ProtobufSchema:
     except (binascii.Error, ValueError) as error:
         raise ValueError(f"descriptors are no base64 ({error})") from error
     return read(data, message)
+
+
+@lru_cache(2)
+def parsed(definition: str) -> ProtobufSchema:
+    """The same, of which the last two are kept: one that is new is compared with many, in both directions."""
+    return parse(definition)
 
 
 def read(data: bytes, message: str) -> ProtobufSchema:

@@ -8,7 +8,6 @@ the bytes of the value, is bounded: about a second at the very worst.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -19,6 +18,7 @@ from ringcast_wire import _limits as limits
 from ringcast_wire._compatibility import Budget as Budget
 from ringcast_wire._compatibility import IncompatibleError, compare_avro, compare_json
 from ringcast_wire._errors import InvalidInputError, RowRule, shown
+from ringcast_wire._kept_schemas import KeptSchemas as KeptSchemas
 from ringcast_wire._schemas import SchemaKind
 from ringcast_wire.key_ring import ALGORITHM_FIELD
 
@@ -42,7 +42,8 @@ _PATTERN_BYTES: Final = 64 * limits.KIB
 """Of a compiled regular expression."""
 _MATCHER_BYTES: Final = limits.MIB
 """What matching one may take besides."""
-_COMPILED: Final = 128
+_KEPT_CHARS: Final = 1 * limits.MIB
+"""Of schemas that were used last: some 130 MB at the very worst."""
 _MAX_SAID: Final = 150
 _MAX_BREAK: Final = 300
 _MAX_POINTER: Final = 100
@@ -179,14 +180,20 @@ def protobuf_definition(descriptors: bytes, message: str) -> str:
         raise _wrong(_cut(str(error))) from error
 
 
-@lru_cache(_COMPILED)
+_kept: Final = KeptSchemas[tuple[SchemaKind, str], ValueSchema](_KEPT_CHARS)
+
+
 def value_schema(kind: SchemaKind, definition: str) -> ValueSchema:
     """The same, of which the last ones are kept.
 
     Raises:
         InvalidInputError: as of :class:`ValueSchema`.
     """
-    return ValueSchema(kind, definition)
+    found = _kept.get((kind, definition))
+    if found is None:
+        found = ValueSchema(kind, definition)
+        _kept.put((kind, definition), found, definition)
+    return found
 
 
 def incompatibility(
@@ -195,6 +202,7 @@ def incompatibility(
     """Why not all values of one schema (``writer``) can be read with another of the same kind (``reader``), or
     ``None``. Both may be registered. Which of them is newer says who has to keep what the other has reserved."""
     try:
+        budget.read(reader, writer)
         if kind is SchemaKind.AVRO:
             from ringcast_wire import _avro
 
@@ -203,7 +211,7 @@ def incompatibility(
             from ringcast_wire import _protobuf
             from ringcast_wire._protobuf_compatibility import compare_protobuf
 
-            both = _protobuf.parse(reader), _protobuf.parse(writer)
+            both = _protobuf.parsed(reader), _protobuf.parsed(writer)
             compare_protobuf(*both, budget, writer_is_newer=writer_is_newer)
         elif kind is SchemaKind.JSON_SCHEMA:
             compare_json(narrow=_decode(writer), wide=_decode(reader), budget=budget)

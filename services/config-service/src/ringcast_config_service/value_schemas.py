@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from typing import Final, NamedTuple
 
 from ringcast_wire import (
@@ -24,6 +24,7 @@ from ringcast_wire import (
 from ringcast_wire.schemas import (
     SEALED,
     Budget,
+    KeptSchemas,
     Problem,
     ValueSchema,
     broken,
@@ -54,6 +55,9 @@ MAX_CHECKS: Final = 2
 """Calls of one instance that look at all rows of a key at once."""
 MAX_CHECK_S: Final = 300.0
 """How long one may take, whatever its client would wait."""
+_KEPT_CHARS: Final = 2 * limits.MIB
+"""Of definitions whose schemas are kept for writes: 32 of the largest, or a thousand usual ones; 250 MB at the very
+worst."""
 _AGE_S: Final = 5.0
 _QUIET_S: Final = 10.0
 """From one line about the values of a key to the next."""
@@ -159,19 +163,24 @@ class ValueSchemas:
         self._repository = repository
         self._schemas = repository.schemas
         self._measures = measures
-        self._known: dict[str, tuple[dict[str, ValueCheck], float]] = {}
+        self._known: dict[str, tuple[dict[str, InForce], float]] = {}
+        self._kept = KeptSchemas[InForce, ValueCheck](_KEPT_CHARS)
         self._checks = asyncio.Semaphore(MAX_CHECKS)
         self._beside = ThreadPoolExecutor(1, "schemas")
         """Reads and compares schemas, which takes up to a second for each: one at a time, and nothing else waits."""
+        self._for_writes = ThreadPoolExecutor(1, "schemas-for-writes")
+        """Reads those that writes wait for, behind no call of an administrator."""
 
     # Writes
 
     async def check_of(self, store: str, key: str) -> ValueCheck | None:
         """How the values of a key are checked; ``None``: they are not."""
-        found = self._known.get(store)
-        if found is None or found[1] <= time.monotonic():
-            found = await self._read(store)
-        return found[0].get(key)
+        in_force = self._known.get(store)
+        if in_force is None or in_force[1] <= time.monotonic():
+            in_force = await self._read(store)
+        if (found := in_force[0].get(key)) is None:
+            return None
+        return self._kept.get(found) or await self._made(store, key, found)
 
     async def looked_at(
         self, store: str, rows: Iterable[tuple[str, str | None, Mapping[str, str] | None]]
@@ -190,22 +199,24 @@ class ValueSchemas:
         """The schemas of a store may have changed: the next write reads them."""
         self._known.pop(store, None)
 
-    async def _read(self, store: str) -> tuple[dict[str, ValueCheck], float]:
-        before = self._known.get(store, ({}, 0.0))[0]
-        checks: dict[str, ValueCheck] = {}
-        for key, found in (await self._schemas.in_force(store)).items():
-            same = before.get(key)
-            if same is not None and same._found == found:
-                checks[key] = same
-            elif (definition := await self._schemas.definition(found.schema_id)) is not None:
-                with suppress(
-                    UnavailableError
-                ):  # of a kind that a newer build knows: the transactions of its key say so
-                    checks[key] = ValueCheck(store, key, found, to_value_schema(*definition), self._measures)
+    async def _read(self, store: str) -> tuple[dict[str, InForce], float]:
+        found = await self._schemas.in_force(store)
         if len(self._known) >= limits.MAX_STORES:  # of stores that are gone, or one more than there may be
             self._known.clear()
-        self._known[store] = read = checks, time.monotonic() + _AGE_S
+        self._known[store] = read = found, time.monotonic() + _AGE_S
         return read
+
+    async def _made(self, store: str, key: str, found: InForce) -> ValueCheck | None:
+        if (definition := await self._schemas.definition(found.schema_id)) is None:
+            return None
+        loop = asyncio.get_running_loop()
+        try:
+            schema = await loop.run_in_executor(self._for_writes, to_value_schema, *definition)
+        except UnavailableError:  # of a kind that a newer build knows: the transactions of its key say so
+            return None
+        check = ValueCheck(store, key, found, schema, self._measures)
+        self._kept.put(found, check, definition[1])
+        return check
 
     # Calls
 
@@ -254,7 +265,7 @@ class ValueSchemas:
                 said = await self._incompatible(store, change, newest)
         else:
             found = await self.show(store, key)
-            schema = to_value_schema(found.kind, found.definition)
+            schema = await self._stored(found.kind, found.definition)
         async with self._checking():
             report, _ = await self._look(store, key, schema)
         return report._replace(incompatible=said or "")
@@ -282,6 +293,10 @@ class ValueSchemas:
 
     async def _ready(self, kind: SchemaKind, definition: str) -> ValueSchema:
         return await asyncio.get_running_loop().run_in_executor(self._beside, value_schema, kind, definition)
+
+    async def _stored(self, kind: str, definition: str) -> ValueSchema:
+        """The same of one that is registered, which a newer build may have done."""
+        return await asyncio.get_running_loop().run_in_executor(self._beside, to_value_schema, kind, definition)
 
     async def _change(self, store: str, wanted: SchemaChange, by: Authorship) -> KeySchema:
         names.check_name("store", store)
@@ -341,7 +356,7 @@ class ValueSchemas:
         if newest is not None and (newest.kind, newest.definition, newest.mode) == (kind, definition, mode):
             return None
         async with self._checking():
-            report, seen = await self._look(store, change.key, to_value_schema(kind, definition))
+            report, seen = await self._look(store, change.key, await self._stored(kind, definition))
         if report.broken:
             raise rows_break(f"{store}/{change.key}", report.broken, report.first)
         return seen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -30,22 +31,10 @@ if TYPE_CHECKING:
 MAX_CALLS: Final = 128
 """Single calls of one client that are under way at once; further ones wait for their turn. The service refuses a
 thousand."""
-
-
 _READS: Final = frozenset(
     {
-        *(
-            "Get",
-            "Heads",
-            "List",
-            "History",
-            "ListAsOf",
-            "Diff",
-            "GetStore",
-            "ListStores",
-            "WhoAmI",
-            "GetServiceStatus",
-        ),
+        *("Get", "Heads", "List", "History", "ListAsOf", "Diff"),
+        *("GetStore", "ListStores", "WhoAmI", "GetServiceStatus"),
         *("ListRoles", "ListAudit", "ListDeadLetters", "CheckSchema", "ListSchemas", "GetSchema"),
         *("ListReleases", "GetRelease", "ListReleaseRows", "ProveRelease", "GetReleaseCertificate", "ListRowReleases"),
     }
@@ -196,6 +185,13 @@ class Calls:
                 raise self.silent() from None
             finally:
                 call.cancel()
+
+    async def items(self, method: Method, request: object, field: str = "rows") -> AsyncGenerator[Any, None]:
+        """What the messages of a streamed answer have in this field, one by one."""
+        async with aclosing(self.stream(method, request)) as replies:
+            async for reply in replies:
+                for item in getattr(reply, field):
+                    yield item
 
     def streams(self, name: str, metadata: tuple[tuple[str, str], ...] | None = None) -> Streams:
         """What opens the streams of one writer, one after the other."""

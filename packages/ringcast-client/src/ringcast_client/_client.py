@@ -32,6 +32,7 @@ from ringcast_client._input import (
     check_job_id,
     check_limit,
     check_mark,
+    check_partition,
     check_range,
     check_why,
     slices,
@@ -301,14 +302,16 @@ class ConfigServiceClient(
             UnknownStoreError: there is no such store.
             UnknownKeyError: nothing was ever written to the key.
         """
-        request = pb.ListRequest(**where(store, key), include_deleted=include_deleted, limit=check_limit(limit))
-        if partition is not None:
-            request.partition = names.check_partition(partition, limits.MAX_PARTITIONS)
+        request = pb.ListRequest(
+            **where(store, key),
+            partition=check_partition(partition),
+            include_deleted=include_deleted,
+            limit=check_limit(limit),
+        )
         keys = self._keys(store, key)
-        async with aclosing(self._calls.stream(self._calls.rpc.List, request)) as replies:
-            async for reply in replies:
-                for row in reply.rows:
-                    yield row_record(row, keys)
+        async with aclosing(self._calls.items(self._calls.rpc.List, request)) as rows:
+            async for row in rows:
+                yield row_record(row, keys)
 
     async def history(
         self,
@@ -326,17 +329,14 @@ class ConfigServiceClient(
             UnknownStoreError: there is no such store.
             UnknownKeyError: nothing was ever written to the key.
         """
-        request = pb.HistoryRequest(**where(store, key), limit=check_limit(limit))
+        request = pb.HistoryRequest(**where(store, key), partition=check_partition(partition), limit=check_limit(limit))
         request.since = check_range("since", since, 0, 2**63 - 1)
         if row_id is not None:
             request.row_id = check_row_id(row_id)
-        if partition is not None:
-            request.partition = names.check_partition(partition, limits.MAX_PARTITIONS)
         keys = self._keys(store, key)
-        async with aclosing(self._calls.stream(self._calls.rpc.History, request)) as replies:
-            async for reply in replies:
-                for revision in reply.revisions:
-                    yield revision_record(revision, keys)
+        async with aclosing(self._calls.items(self._calls.rpc.History, request, "revisions")) as revisions:
+            async for revision in revisions:
+                yield revision_record(revision, keys)
 
     async def heads(self, store: str, key: str) -> tuple[int, ...]:
         """The revision of each partition, by partition number.

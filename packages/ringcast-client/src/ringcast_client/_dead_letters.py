@@ -12,7 +12,7 @@ from ringcast_wire.grpc import pb
 from ringcast_wire.key_ring import KeyRing
 
 from ringcast_client._calls import Calls
-from ringcast_client._input import check_range
+from ringcast_client._input import check_partition, check_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +117,7 @@ class DeadLetterCalls:
             since_ms=check_range("since_ms", since_ms, 0, 2**63 - 1),
             oldest_first=oldest_first,
             with_values=with_values,
+            partition=check_partition(partition),
         )
         for field, value in (("key", key), ("group", group), ("worker_id", worker_id)):
             if value is not None:
@@ -125,8 +126,6 @@ class DeadLetterCalls:
             if key is None:
                 raise InvalidInputError("row_id is given without a key: a row is one of a key", field="key")
             request.row_id = check_row_id(row_id)
-        if partition is not None:
-            request.partition = names.check_partition(partition, limits.MAX_PARTITIONS)
         left = 2**63 - 1 if limit is None else check_range("limit", limit, 1, 2**63 - 1)
         while left:
             request.limit = min(left, limits.MAX_DEAD_LETTER_PAGE)

@@ -65,6 +65,11 @@ def check_limit(limit: int | None) -> int:
     return 0 if limit is None else check_range("limit", limit, 1, 2**63 - 1)
 
 
+def check_partition(partition: int | None) -> int | None:
+    """As the message has it: ``None`` for all."""
+    return None if partition is None else names.check_partition(partition, limits.MAX_PARTITIONS)
+
+
 def check_range(field: str, value: object, low: int, high: int) -> int:
     """Returns ``value`` if it is a whole number between both."""
     if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:

@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from ringcast_wire import InvalidInputError, limits, names, shown
+from ringcast_wire import InvalidInputError, shown
 from ringcast_wire.grpc import pb
 from ringcast_wire.key_ring import ListKeys
 
 from ringcast_client._calls import Calls
-from ringcast_client._input import check_limit, check_range, where
+from ringcast_client._input import check_limit, check_partition, check_range, where
 from ringcast_client._records import RowRecord, row_record
 
 AsOf = int | datetime | None
@@ -75,14 +75,13 @@ class StateCalls:
             RevisionGoneError: the history of the key does not reach back so far any more.
             MismatchError: the service is older than this call.
         """
-        request = pb.ListAsOfRequest(**where(store, key), state=_state(as_of), limit=check_limit(limit))
-        if partition is not None:
-            request.partition = names.check_partition(partition, limits.MAX_PARTITIONS)
+        request = pb.ListAsOfRequest(
+            **where(store, key), state=_state(as_of), partition=check_partition(partition), limit=check_limit(limit)
+        )
         keys = self._keys(store, key)
-        async with aclosing(self._calls.stream(self._calls.rpc.ListAsOf, request)) as replies:
-            async for reply in replies:
-                for row in reply.rows:
-                    yield row_record(row, keys)
+        async with aclosing(self._calls.items(self._calls.rpc.ListAsOf, request)) as rows:
+            async for row in rows:
+                yield row_record(row, keys)
 
     async def diff(
         self,
@@ -102,17 +101,19 @@ class StateCalls:
         Raises:
             As :meth:`list_as_of`.
         """
-        states = _state(before, "before"), _state(after, "after")
-        request = pb.DiffRequest(**where(store, key), before=states[0], after=states[1], limit=check_limit(limit))
-        if partition is not None:
-            request.partition = names.check_partition(partition, limits.MAX_PARTITIONS)
+        request = pb.DiffRequest(
+            **where(store, key),
+            before=_state(before, "before"),
+            after=_state(after, "after"),
+            partition=check_partition(partition),
+            limit=check_limit(limit),
+        )
         keys = self._keys(store, key)
-        async with aclosing(self._calls.stream(self._calls.rpc.Diff, request)) as replies:
-            async for reply in replies:
-                for message in reply.rows:
-                    found = _difference(message, keys)
-                    if _content(found.before) != _content(found.after):
-                        yield found
+        async with aclosing(self._calls.items(self._calls.rpc.Diff, request)) as rows:
+            async for row in rows:
+                found = _difference(row, keys)
+                if _content(found.before) != _content(found.after):
+                    yield found
 
 
 def _state(as_of: object, field: str = "as_of") -> pb.KeyState:

@@ -7,6 +7,7 @@ import gzip
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +19,16 @@ from ringcast_config_service.external_check import check
 from ringcast_config_service.external_check.check import ExternalCheck
 from ringcast_config_service.external_check.messages import MAX_ANSWER_BYTES
 from ringcast_config_service.external_check.settings import ExternalCheckSettings
-from ringcast_config_service.repository import Authorship, PolicyChange, RowWrite, StageBatch, StagedRow
 from ringcast_config_service.repository.release_records import Release, ReleaseKey
-from ringcast_service import ConfigError
-from ringcast_testkit import PATIENCE_S, attempt
+from ringcast_testkit import PATIENCE_S, attempt, until
 from ringcast_testkit.check_servers import CHECK_METHOD, CheckServer, GrpcCheck, HttpCheck, check_answer
 from ringcast_testkit.servers import GrpcServer, HttpServer
 from ringcast_wire import (
     ConditionFailedError,
-    ErrorCode,
     ReleaseState,
     RingcastError,
-    StorePolicy,
     UnavailableError,
 )
-from ringcast_wire.grpc import error_from_rpc, pb
 from ringcast_wire.metrics import Histogram
 
 TOKEN = "a-token-of-more-than-sixteen-characters"
@@ -44,7 +40,7 @@ RELEASE = Release(
     "stage",
     ReleaseState.STAGED,
     *("", True, 12, 345, 1, 0, 0, 0, 0, "alice", "spring cleaning", "", "", "", 0, 0, 0),
-    digest="1-abc",
+    digest="12-abc",
     keys=KEYS,
 )
 NO_ANSWER = "answers with something else than a JSON object with digest and allow"
@@ -67,7 +63,7 @@ async def either(over: CheckServer) -> AsyncIterator[CheckServer]:
 
 @pytest.fixture
 async def server() -> AsyncIterator[HttpServer]:
-    async with HttpServer(lambda _: web.json_response({"digest": "1-abc", "allow": True})).serving() as made:
+    async with HttpServer(lambda _: web.json_response({"digest": "12-abc", "allow": True})).serving() as made:
         yield made
 
 
@@ -100,7 +96,7 @@ async def test_a_yes_lets_it_be_published_and_the_question_is_bounded(either: Ch
     assert said == {
         "store": "s",
         "release": 7,
-        "digest": "1-abc",
+        "digest": "12-abc",
         "author": "alice",
         "reason": "spring cleaning",
         "rows": 12,
@@ -139,10 +135,10 @@ async def test_checks_are_counted_by_what_came_of_them(either: CheckServer) -> N
 
 
 async def test_the_answer_for_another_release_is_a_refusal(either: CheckServer) -> None:
-    either.says = {"allow": True, "digest": "1-abd"}
+    either.says = {"allow": True, "digest": "12-abd"}
     refused = await refusal(asking(either.url))
     assert isinstance(refused, UnavailableError)
-    assert str(refused).endswith("the external check answers for another release, of the digest '1-abd'")
+    assert str(refused).endswith("the external check answers for another release, of the digest '12-abd'")
 
 
 async def test_a_server_that_takes_the_connection_and_says_nothing_is_a_refusal(
@@ -171,18 +167,18 @@ async def test_a_server_that_takes_the_connection_and_says_nothing_is_a_refusal(
         (200, b"true", NO_ANSWER),
         (200, b"{}", NO_ANSWER),
         (200, b'{"allow": true}', NO_ANSWER),
-        (200, b'{"digest": "1-abc"}', NO_ANSWER),
-        (200, b'{"digest": "1-abc", "allow": "true"}', NO_ANSWER),
-        (200, b'{"digest": "1-abc", "allow": 1}', NO_ANSWER),
-        (200, b'{"digest": "1-abc", "allow": null}', NO_ANSWER),
-        (200, b'{"digest": "1-abc", "allow": true, "reason": 7}', NO_ANSWER),
+        (200, b'{"digest": "12-abc"}', NO_ANSWER),
+        (200, b'{"digest": "12-abc", "allow": "true"}', NO_ANSWER),
+        (200, b'{"digest": "12-abc", "allow": 1}', NO_ANSWER),
+        (200, b'{"digest": "12-abc", "allow": null}', NO_ANSWER),
+        (200, b'{"digest": "12-abc", "allow": true, "reason": 7}', NO_ANSWER),
         (200, b"[" * 16_000, NO_ANSWER),
         (200, b"\xff\xfe", NO_ANSWER),
-        (200, b'{"digest": "1-abd", "allow": true}', "answers for another release, of the digest '1-abd'"),
-        (201, b'{"digest": "1-abc", "allow": true}', "answers with the status 201"),
+        (200, b'{"digest": "12-abd", "allow": true}', "answers for another release, of the digest '12-abd'"),
+        (201, b'{"digest": "12-abc", "allow": true}', "answers with the status 201"),
         (401, b"", "does not accept the login of the service (status 401)"),
         (403, b"", "does not accept the login of the service (status 403)"),
-        (500, b'{"digest": "1-abc", "allow": true}', "answers with the status 500"),
+        (500, b'{"digest": "12-abc", "allow": true}', "answers with the status 500"),
     ],
 )
 async def test_nonsense_is_a_refusal(server: HttpServer, status: int, body: bytes, why: str) -> None:
@@ -211,7 +207,7 @@ async def test_a_hostile_server_is_a_refusal(server: HttpServer, monkeypatch: py
         while True:
             await response.write(b" " * 65_536)
 
-    packed = gzip.compress(b'{"digest": "1-abc", "allow": true}' + b" " * 10_000_000)
+    packed = gzip.compress(b'{"digest": "12-abc", "allow": true}' + b" " * 10_000_000)
     slow = "the external check does not answer within 0.3 s"
     for answer, why in (
         (lambda _: asyncio.Event().wait(), slow),
@@ -275,12 +271,12 @@ async def test_a_hostile_grpc_server_is_a_refusal(grpc_server: GrpcServer, monke
     async def raises(_: bytes, context: Any) -> bytes:
         raise RuntimeError
 
-    large = check_answer(digest="1-abc", allow=True, reason=" " * 1_000_000)
+    large = check_answer(digest="12-abc", allow=True, reason=" " * 1_000_000)
     too_large = f"the answer is larger than {MAX_ANSWER_BYTES} bytes"
     for answer, why in (
         (gives(b"yes"), f"the external check {NO_RESPONSE}"),
         (gives(b""), f"the external check {NO_RESPONSE}"),
-        (gives(check_answer(digest="1-abc")), f"the external check {NO_RESPONSE}"),
+        (gives(check_answer(digest="12-abc")), f"the external check {NO_RESPONSE}"),
         (gives(large), too_large),
         (raises, "the external check answers with the status UNKNOWN"),
         (silent, "the external check does not answer within 0.3 s"),
@@ -380,86 +376,82 @@ async def test_grpc_trusts_the_authorities_of_the_machine_too(
         await asked.check(RELEASE)
 
 
+async def test_a_token_that_the_server_repeats_is_not_said(
+    either: CheckServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN + "\n")
+    asked = asking(either.url, token_file=str(file))
+    either.says = {"allow": False, "reason": f"\x00\x1b[31mwho is {TOKEN}?"}
+    assert str(await refusal(asked)).endswith("refuses it: '\\x00\\x1b[31mwho is …?'")
+    either.says = {"allow": True, "digest": TOKEN}
+    assert str(await refusal(asked)).endswith("of the digest '…'")
+
+    async def fails(_: bytes, context: Any) -> bytes:
+        await context.abort(grpc.StatusCode.INTERNAL, f"who is {TOKEN}?")
+        return b""
+
+    if isinstance(either, GrpcCheck):
+        either.server.answer = fails
+        await refusal(asked)
+        assert "who is …?" in caplog.text
+    assert TOKEN not in caplog.text
+
+
+@pytest.mark.parametrize("digest", [None, "11-abc"])
+async def test_a_release_without_a_whole_digest_is_not_asked_about(either: CheckServer, digest: str | None) -> None:
+    """An older build has staged it, or some of its rows: what would be allowed nobody could say."""
+    either.says = {"allow": True, "digest": digest or ""}
+    with pytest.raises(ConditionFailedError, match="an older build of the service has staged it, without the digest"):
+        await asking(either.url).check(replace(RELEASE, digest=digest))
+    assert either.asked == []
+
+
+@attempt(
+    "a writer of a store",
+    "publish a thousand times at once while the external check hangs",
+    "four are asked about at once; a release of another store is published meanwhile",
+)
+async def test_one_store_leaves_room_for_checks_of_another(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "CHECK_S", PATIENCE_S)
+    ends = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.Response:
+        if (await request.json())["store"] == "s":
+            await ends.wait()
+        return web.json_response({"digest": "12-abc", "allow": True})
+
+    server.answer = answer
+    asked = asking(f"{server.url}/may")
+    flood = [asyncio.create_task(asked.check(RELEASE)) for _ in range(50)]
+    await until(lambda: len(server.asked) == 4)
+    await asked.check(replace(RELEASE, store="other"))
+    assert len(server.asked) == 5
+    for each in flood[:20]:
+        each.cancel()
+    await asyncio.wait(flood[:20])
+    ends.set()
+    await asyncio.gather(*flood[20:])
+
+
+async def test_a_check_that_has_no_turn_in_time_is_a_refusal(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "_MAX_CHECKS", 1)
+    monkeypatch.setattr(check, "CHECK_S", PATIENCE_S)
+    server.answer = lambda _: asyncio.Event().wait()
+    asked = asking(f"{server.url}/may")
+    first = asyncio.create_task(asked.check(RELEASE))
+    await until(lambda: len(server.asked) == 1)
+    monkeypatch.setattr(check, "CHECK_S", 0.1)
+    with pytest.raises(UnavailableError, match="the external check is asked about too many releases at once"):
+        await asked.check(replace(RELEASE, store="other"))
+    assert len(server.asked) == 1
+    first.cancel()
+    await asyncio.wait((first,))
+
+
 async def test_without_a_server_nothing_is_published() -> None:
     refused = await refusal(asking(""))
     assert isinstance(refused, ConditionFailedError)
     assert "has no server that it could ask (--external-check-url)" in str(refused)
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"token_file": "t"}, "external_check_token is given without external_check_url"),
-        ({"url": "check:9090"}, "external_check_url 'check:9090' can't be used: "),
-        ({"url": "http://a", "token_file": "t"}, "external_check_token is given, and external_check_url is neither"),
-        ({"url": "https://a", "ca_file": "/none"}, "external_check_ca '/none' can't be read: "),
-        (
-            {"url": "grpc://a"},
-            "external_check_url 'grpc://a' can't be used: http:// or https:// with a host is allowed",
-        ),
-        ({"url": "grpc://a:1/may"}, "external_check_url 'grpc://a:1/may' can't be used: "),
-        ({"url": "grpc://me:secret@a:1"}, "external_check_url with a login in it can't be used: "),
-        ({"url": "grpc://:1"}, "external_check_url 'grpc://:1' can't be used: "),
-        ({"url": "unix:/run/check"}, "external_check_url 'unix:/run/check' can't be used: "),
-        (
-            {"url": "grpc://a:1", "token_file": "t"},
-            "external_check_token is given, and external_check_url is neither grpcs",
-        ),
-        ({"url": "grpc://a:1", "ca_file": "t"}, "external_check_ca is given, and external_check_url is not grpcs://"),
-        ({"url": "grpcs://a:1", "ca_file": "/none"}, "external_check_ca '/none' can't be read: "),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, str], sentence: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        ExternalCheckSettings(**settings).endpoint.check()
-    assert str(refused.value).startswith(sentence)
-
-
-def keyed(row_id: str) -> pb.KeyedWrite:
-    return pb.KeyedWrite(key="k", row=pb.RowWrite(row_id=row_id, value="v", if_absent=True))
-
-
-async def test_a_store_that_wants_it_publishes_only_what_is_allowed(
-    start: Any, nats_url: str, tmp_path: Path, either: CheckServer, store_name: str
-) -> None:
-    database = f"sqlite:{tmp_path / 'ringcast.db'}"
-    either.says = {"allow": False, "reason": "on holiday"}
-    publish = pb.PublishReleaseRequest(store=store_name, number=1)
-    async with start(nats_url, database, external_check=ExternalCheckSettings(url=either.url)) as service:
-        await service.create(store_name)
-        stage = pb.StageReleaseRequest(store=store_name, stage_id="one", rows=[keyed("a")], complete=True)
-        staged = await service.stub.StageRelease(stage)
-        policy = pb.StorePolicy(external_check=True)
-        await service.stub.SetStorePolicy(pb.SetStorePolicyRequest(name=store_name, policy=policy))
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await service.stub.PublishRelease(publish)
-        refused = error_from_rpc(caught.value)
-        assert (refused.code, refused.field) == (ErrorCode.CONDITION_FAILED, "external_check")
-        assert str(refused).endswith("the external check refuses it: 'on holiday'")
-        (asked,) = either.asked
-        assert asked["digest"] == staged.digest
-        assert asked["keys"] == [{"key": "k", "added": 1, "changed": 0, "deleted": 0}]
-        assert (await service.stub.GetRelease(pb.GetReleaseRequest(store=store_name, number=1))).state == staged.state
-    async with start(nats_url, database) as service:
-        await service.is_refused(
-            service.stub.PublishRelease(publish), "no server that it could ask", ErrorCode.CONDITION_FAILED
-        )
-    either.says = {"allow": True}
-    async with start(nats_url, database, external_check=ExternalCheckSettings(url=either.url)) as service:
-        await service.stub.PublishRelease(publish)
-        assert len(either.asked) == 2
-        await service.stub.PublishRelease(publish)
-        assert len(either.asked) == 2, "it is published, or about to be: nobody is asked again"
-
-
-async def test_nothing_is_published_that_was_not_asked_about(bench: Any) -> None:
-    row = RowWrite(0, "a", "v", None, 2, 0)
-    by = Authorship("alice", "")
-    await bench.repo.releases.stage(bench.store, StageBatch("one", 0, [StagedRow("k", row)], True), by)
-    await bench.repo.policies.set_policy("s", PolicyChange(StorePolicy(external_check=True)))
-    assert await bench.ask("SELECT usable_from FROM schema_version") == [(16,)]
-    with pytest.raises(UnavailableError, match="external_check of its store was set just now"):
-        await bench.repo.releases.publish("s", 1, DAY_MS, by)
-    assert (await bench.repo.releases.get("s", 1)).state is ReleaseState.STAGED
-    begun = await bench.repo.releases.publish("s", 1, DAY_MS, by, allowed=True)
-    assert begun.state is ReleaseState.PUBLISHING

@@ -26,6 +26,10 @@ class EndpointLogin(NamedTuple):
     tls: ssl.SSLContext | bool
     ca: bytes = b""
 
+    def hidden(self, text: str) -> str:
+        """What a server has said, without the token: it may repeat what it was sent, and logs and clients see it."""
+        return text.replace(self.token, "…") if self.token else text
+
 
 class Endpoint(NamedTuple):
     """A server as settings name it, whose names begin with ``name``: ``prometheus`` for ``prometheus_url``.
@@ -197,7 +201,7 @@ async def post(
     except TimeoutError:
         raise NoAnswerError(silent(server, timeout_s)) from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        raise NoAnswerError(_problem(server, error), shown(str(error), 200)) from error
+        raise NoAnswerError(_problem(server, error), shown(login.hidden(str(error)), 200)) from error
 
 
 async def read_login(endpoint: Endpoint, server: str) -> EndpointLogin:

@@ -19,11 +19,17 @@ from ringcast_config_service.external_check.over_grpc import GrpcServer
 from ringcast_config_service.external_check.over_http import HttpServer
 from ringcast_config_service.external_check.settings import ExternalCheckSettings
 from ringcast_config_service.repository import Release
+from ringcast_config_service.repository.release_approvals import has_whole_digest
+from ringcast_config_service.turns import Turns
 
 log = EventLog(logging.getLogger(__name__))
 
 CHECK_S: Final = 5.0
 """How long an answer is waited for: half of what a call of a client takes by default."""
+_MAX_CHECKS: Final = 32
+"""At once; each has a connection of its own."""
+_MAX_CHECKS_OF_STORE: Final = 4
+"""So that one that publishes again and again leaves room for others."""
 _MAX_REASON_CHARS: Final = 500
 
 
@@ -44,18 +50,26 @@ class ExternalCheck:
         self._server = _server(self._endpoint)
         self._counts = counts
         self._duration = duration
+        self._all = asyncio.Semaphore(_MAX_CHECKS)
+        self._of_store = Turns(_MAX_CHECKS_OF_STORE)
 
     async def check(self, release: Release) -> None:
         """Asks for a staged release, with its keys, whether it may be published.
 
         Raises:
-            ConditionFailedError: the answer is no, or no server is named.
+            ConditionFailedError: the answer is no, no server is named, or the release has no digest.
             UnavailableError: there is no answer within :data:`CHECK_S`, or none that makes sense.
         """
         if not self._endpoint.url:
             raise ConditionFailedError(
                 f"{release.place} can't be published: its store has the policy external_check, and the service has no "
                 "server that it could ask (--external-check-url)",
+                field="external_check",
+            )
+        if not has_whole_digest(release):
+            raise ConditionFailedError(
+                f"{release.place} can't be published: an older build of the service has staged it, without the digest "
+                f"that {SERVER} is asked with: stage it again",
                 field="external_check",
             )
         try:
@@ -85,15 +99,18 @@ class ExternalCheck:
 
     async def _ask(self, release: Release) -> Answer:
         question = question_of(release)
+        why = f"{SERVER} is asked about too many releases at once"
         try:
-            async with asyncio.timeout(CHECK_S):  # with the login, which may be on a slow disk
-                login = await read_login(self._endpoint, SERVER)
+            async with asyncio.timeout(CHECK_S), self._of_store.of(release.store), self._all:
+                why = silent(SERVER, CHECK_S)
+                login = await read_login(self._endpoint, SERVER)  # which may be on a slow disk
                 answer = await self._server.ask(question, login, CHECK_S)
         except TimeoutError:
-            raise NoAnswerError(silent(SERVER, CHECK_S)) from None
+            raise NoAnswerError(why) from None
         if answer.digest != question.digest:
-            raise NoAnswerError(f"{SERVER} answers for another release, of the digest {shown(answer.digest)}")
-        return answer
+            other = shown(login.hidden(answer.digest))
+            raise NoAnswerError(f"{SERVER} answers for another release, of the digest {other}")
+        return Answer(answer.digest, answer.allow, login.hidden(answer.reason))
 
 
 def _server(endpoint: Endpoint) -> CheckServer:

@@ -55,7 +55,7 @@ class GrpcServer:
                 data = await call(_request(question), timeout=timeout_s, metadata=metadata)
             except grpc.aio.AioRpcError as error:
                 why = _why(error.code(), error.details() or "", timeout_s)
-                raise NoAnswerError(why, shown(error.details() or "", 200)) from error
+                raise NoAnswerError(why, shown(login.hidden(error.details() or ""), 200)) from error
         return _to_answer(data)
 
     async def _channel(self, login: EndpointLogin) -> grpc.aio.Channel:

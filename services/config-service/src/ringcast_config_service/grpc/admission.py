@@ -14,9 +14,9 @@ from ringcast_wire import LimitExceededError, UnauthenticatedError, UnavailableE
 
 from ringcast_config_service.caller import Caller, LoginRefusedError
 from ringcast_config_service.grpc import callers
-from ringcast_config_service.grpc.turns import Turns
 from ringcast_config_service.logins import Logins
 from ringcast_config_service.refusals import Refusals
+from ringcast_config_service.turns import Turns
 
 MAX_REQUEST_BYTES: Final = 2 * limits.MAX_BATCH_BYTES
 """Above every legal request, so that an oversized row is refused with a sentence and not by the transport."""

@@ -14,7 +14,7 @@ from ringcast_wire.grpc import pb
 from ringcast_config_service.caller import Caller
 from ringcast_config_service.grpc.callers import caller_of
 from ringcast_config_service.grpc.input import send
-from ringcast_config_service.grpc.turns import Turns
+from ringcast_config_service.turns import Turns
 
 T = TypeVar("T")
 P = TypeVar("P")

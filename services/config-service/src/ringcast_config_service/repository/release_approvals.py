@@ -57,6 +57,11 @@ def digest_after(digest: str | None, before: int, rows: Iterable[StagedRow]) -> 
     return f"{count}-{chain.hex()}"
 
 
+def has_whole_digest(release: Release) -> bool:
+    """Whether the digest is of all rows: none of them was staged by an older build."""
+    return release.digest is not None and _counted(release.digest) == release.rows
+
+
 def _counted(digest: str) -> int:
     return int(digest.partition("-")[0])
 
@@ -75,7 +80,7 @@ def approve(sql: ReleaseStatements, store: str, number: int, by: Authorship, dig
     if release.state is not ReleaseState.STAGED:
         raise wrong_state(release, "approved")
     _check_approver(release, by)
-    if release.digest is None or _counted(release.digest) != release.rows:
+    if not has_whole_digest(release):
         raise ConditionFailedError(
             f"{release.place} can't be approved: an older build of the service has staged it, without a digest: stage "
             "it again",

@@ -14,7 +14,7 @@ from ringcast_cli._common.client import service_client
 from ringcast_cli._common.moments import state
 from ringcast_cli._common.options import settings_of, shared_options
 from ringcast_cli._common.output import print_json, visible
-from ringcast_cli._releases.release_output import shown_value
+from ringcast_cli._releases.release_output import shown_change, shown_value
 
 _SIGNS: Final = {ChangeKind.ADDED: "+", ChangeKind.CHANGED: "~", ChangeKind.DELETED: "-"}
 
@@ -63,17 +63,17 @@ def _rows(found: RowDifference) -> dict[str, Any]:
 
 def _line(found: RowDifference) -> str:
     before, after = found.before, found.after
-    shown = [_shown(row, before, after) for row in (before, after) if row is not None]
-    return f"{_SIGNS[found.kind]} {visible(found.row_id)}: {' -> '.join(shown)}"
+    if before is None or after is None:
+        what = "".join(shown_value(row.value) for row in (before, after) if row is not None)
+    elif before.value != after.value:
+        what = shown_change(before.value, after.value)
+    else:
+        what = " -> ".join(f"{shown_value(row.value)} ({_metadata(row)})" for row in (before, after))
+    return f"{_SIGNS[found.kind]} {visible(found.row_id)}: {what}"
 
 
-def _shown(row: RowRecord, before: RowRecord | None, after: RowRecord | None) -> str:
-    """The value, with the metadata where nothing else differs."""
-    text = shown_value(row.value)
-    if before is None or after is None or before.value != after.value:
-        return text
-    metadata = " ".join(f"{visible(name)}={visible(entry)}" for name, entry in sorted(row.metadata.items()))
-    return f"{text} ({metadata})"
+def _metadata(row: RowRecord) -> str:
+    return " ".join(f"{visible(name)}={visible(entry)}" for name, entry in sorted(row.metadata.items()))
 
 
 COMMANDS: Final[dict[str, Any]] = {"diff": diff}

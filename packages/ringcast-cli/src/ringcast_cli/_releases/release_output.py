@@ -15,6 +15,8 @@ from ringcast_cli._common.output import counted, print_json, print_table, visibl
 from ringcast_cli._releases.release_words import approval_words, failure_words, gate_words, share_words, state_words
 
 _MAX_SHOWN_CHARS: Final = 200
+_MAX_ALIKE_CHARS: Final = 40
+"""Of a value that has changed, before the place where it has, if that is far behind."""
 
 
 def say(info: ReleaseInfo, config: CliConfig, **more: float) -> None:
@@ -108,7 +110,7 @@ def print_row(row: ReleaseRowInfo) -> None:
     elif row.old_value is None:
         what = shown_value(row.value)
     else:
-        what = f"{shown_value(row.old_value)} -> {shown_value(row.value)}"
+        what = shown_change(row.old_value, row.value)
     mark = " !" if row.conflict else ""
     state = "" if row.outcome is ReleaseOutcome.WAITING else f" ({row.outcome})"
     click.echo(f"{sign} {place}: {what}{state}{mark}")
@@ -116,5 +118,19 @@ def print_row(row: ReleaseRowInfo) -> None:
 
 def shown_value(value: str | None) -> str:
     """A value on one line, cut where it is long."""
-    text = visible(value or "")
-    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"
+    return _cut(visible(value or ""), 0)
+
+
+def shown_change(before: str, after: str) -> str:
+    """What a value was and is, on one line. Long ones that begin alike are shown from shortly before they differ: who
+    reviews a change has to see one."""
+    texts = old, new = visible(before), visible(after)
+    differ = (place for place, (one, other) in enumerate(zip(old, new, strict=False)) if one != other)
+    same = next(differ, min(len(old), len(new)))
+    start = 0 if same < _MAX_SHOWN_CHARS - _MAX_ALIKE_CHARS else same - _MAX_ALIKE_CHARS
+    return " -> ".join(_cut(text, start) for text in texts)
+
+
+def _cut(text: str, start: int) -> str:
+    end = start + _MAX_SHOWN_CHARS
+    return ("…" if start else "") + text[start:end] + ("…" if end < len(text) else "")

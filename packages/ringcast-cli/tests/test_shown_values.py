@@ -1,0 +1,30 @@
+"""How values that have changed are shown."""
+
+from __future__ import annotations
+
+import pytest
+from ringcast_cli._releases.release_output import shown_change, shown_value
+
+LONG = "x" * 1_000
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ("1", "2", "1 -> 2"),
+        ("", "a\nb", " -> a\\nb"),
+        ("1" + LONG, "2" + LONG, f"1{'x' * 199}… -> 2{'x' * 199}…"),
+        (LONG + "1", LONG + "2", f"…{'x' * 40}1 -> …{'x' * 40}2"),
+        (LONG, LONG + "y" * 500, f"…{'x' * 40} -> …{'x' * 40}{'y' * 160}…"),
+        ("x" * 159 + "1", "x" * 159 + "2", f"{'x' * 159}1 -> {'x' * 159}2"),
+        ("x" * 199 + "1" + LONG, "x" * 199 + "2" + LONG, f"…{'x' * 40}1{'x' * 159}… -> …{'x' * 40}2{'x' * 159}…"),
+    ],
+)
+def test_a_change_is_seen_wherever_it_is(before: str, after: str, shown: str) -> None:
+    assert shown_change(before, after) == shown
+
+
+def test_a_long_value_is_cut() -> None:
+    assert shown_value("x" * 200) == "x" * 200
+    assert shown_value("x" * 201) == "x" * 200 + "…"
+    assert shown_value(None) == ""

@@ -191,8 +191,8 @@ def test_what_is_prepared_waits_a_little_for_the_rest_since_each_write_goes_to_a
     all_of = {"a": state(A), "b": state(B), "c": state(C)}
     first = view(*moving, states=all_of | {"b": state(B, prepared=((0, 8),))})
     step = bench.step(first, 100.0)
-    assert (step.write, step.wake_at) == (None, 100.1), "it has been so for no time"
-    phases = [entry.phase for entry in entries_of(bench.step(first, 100.1))]
+    assert (step.write, step.wake_at) == (None, 100.2), "it has been so for no time"
+    phases = [entry.phase for entry in entries_of(bench.step(first, 100.2))]
     assert phases == [Phase.DRAIN, Phase.PREPARE, Phase.HELD]
     both = view(*moving, states={**first.states, "c": state(C, prepared=((1, 8),))})
     bench = Bench(3)
@@ -200,11 +200,58 @@ def test_what_is_prepared_waits_a_little_for_the_rest_since_each_write_goes_to_a
     assert phases == [Phase.DRAIN, Phase.DRAIN, Phase.HELD], "there is nothing to wait for"
 
 
-def test_what_is_released_waits_for_nothing() -> None:
+def test_what_is_released_waits_for_nothing_that_only_is_offered() -> None:
     draining = (Entry(A, 5, Phase.DRAIN, B, 8), Entry(A, 5, Phase.PREPARE, C, 8), Entry(A, 5))
     released = {"a": state(A, released=((0, 5),)), "b": state(B), "c": state(C)}
     after = entries_of(Bench(3).step(view(*draining, states=released), 100.0))
     assert after == (Entry(B, 8), *draining[1:])
+
+
+GIVING = {"a": state(A, leaving=True), "b": state(B)}
+
+
+@pytest.mark.parametrize(("took_s", "waits_s"), [(0.0, 0.0), (0.05, 0.05), (30.0, 0.2)])
+def test_what_is_released_waits_for_the_rest_no_longer_than_it_took(took_s: float, waits_s: float) -> None:
+    draining = (Entry(A, 5, Phase.DRAIN, B, 8), Entry(A, 6, Phase.DRAIN, B, 9))
+    bench = Bench(2)
+    assert bench.settled(view(*draining, states=GIVING), 100.0).write is None
+    first = view(*draining, states=GIVING | {"a": state(A, leaving=True, released=((0, 5),))})
+    at = 80.0 + took_s  # it is drained since the first look
+    if waits_s:
+        step = bench.step(first, at)
+        assert step.write is None
+        assert step.wake_at == pytest.approx(at + waits_s)
+    assert entries_of(bench.step(first, at + waits_s)) == (Entry(B, 8), draining[1])
+
+
+def test_what_all_have_released_goes_on_at_once() -> None:
+    draining = (Entry(A, 5, Phase.DRAIN, B, 8), Entry(A, 6, Phase.DRAIN, B, 9))
+    bench = Bench(2)
+    bench.settled(view(*draining, states=GIVING), 100.0)
+    both = view(*draining, states=GIVING | {"a": state(A, leaving=True, released=((0, 5), (1, 6)))})
+    assert entries_of(bench.step(both, 130.0)) == (Entry(B, 8), Entry(B, 9))
+
+
+def test_a_table_that_is_written_anyway_takes_along_all_that_is_ready() -> None:
+    moving = (Entry(A, 5, Phase.DRAIN, B, 8), Entry(A, 5, Phase.DRAIN, B, 8), Entry(A, 5, Phase.PREPARE, B, 9))
+    more = (Entry(A, 5, Phase.PREPARE, B, 9), Entry(A, 5))
+    bench = Bench(5)
+    bench.settled(view(*moving, *more, states=GIVING), 100.0)
+    ready = {"a": state(A, leaving=True, released=((0, 5),)), "b": state(B, prepared=((2, 9),))}
+    assert bench.step(view(*moving, more[0], Entry(B, 5), states=ready), 100.1).write is None
+    after = entries_of(bench.step(view(*moving, *more, states=ready), 100.1))
+    assert [entry.phase for entry in after] == [Phase.HELD, Phase.DRAIN, Phase.DRAIN, Phase.PREPARE, Phase.PREPARE]
+
+
+def test_what_a_write_releases_makes_room_for_offers_in_it() -> None:
+    count = 4 * MAX_MOVING
+    moving = [Entry(A, 5, Phase.DRAIN, B, 8)] * MAX_MOVING
+    held = [Entry(A, 5)] * (count - MAX_MOVING)
+    bench = Bench(count)
+    released = BOTH | {"a": state(A, released=tuple((number + count - MAX_MOVING, 5) for number in range(MAX_MOVING)))}
+    after = entries_of(bench.settled(view(*held, *moving, states=released)))
+    assert [entry.phase for entry in after].count(Phase.PREPARE) == MAX_MOVING, "those before it too"
+    assert [entry.owner for entry in after].count(B) == MAX_MOVING
 
 
 @pytest.mark.parametrize("said", [((1, 4),), ((0, 5),)])

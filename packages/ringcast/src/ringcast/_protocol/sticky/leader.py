@@ -17,6 +17,7 @@ from ringcast_wire.owner_records import MAX_MOVING, Entry, Phase, Rule, Session,
 
 from ringcast._protocol.sticky.balance import Balance, HotPartition
 from ringcast._protocol.sticky.evidence import LeaseEvidence
+from ringcast._protocol.sticky.gathering import Clocks, Gathering
 from ringcast._protocol.sticky.loads import KeyLoad
 from ringcast._protocol.sticky.migration import governed
 from ringcast._protocol.sticky.plan import Wishes, planned
@@ -42,9 +43,9 @@ class LeaderTimes:
     stagger_s: float = 0.5
     """Each candidate for the term gives the ones before it so long to take it."""
     touch_s: float = TOUCH_S
-    gather_s: float = 0.1
-    """Partitions that are prepared wait for others that are about to be, for so long at most: every write of the table
-    goes to all workers. Their owners serve meanwhile."""
+    gather_s: float = 0.2
+    """Partitions that are prepared or released wait for others that are about to be, for so long at most: every write
+    of the table goes to all workers. Nobody serves those that are released, so none waits for longer than it took."""
     rest_s: float = 60.0
     """After partitions have moved, none moves for so long because of loads."""
 
@@ -109,19 +110,6 @@ class Step:
     passed_over: tuple[tuple[int, str], ...] = ()
 
 
-class _Clocks:
-    """Since when something is as it is, for as long as it is; by any key."""
-
-    def __init__(self) -> None:
-        self._since: dict[object, float] = {}
-
-    def since(self, key: object, now: float) -> float:
-        return self._since.setdefault(key, now)
-
-    def keep(self, keys: set[object]) -> None:
-        self._since = {key: at for key, at in self._since.items() if key in keys}
-
-
 class Leader:
     """One process that leads a key, or stands by to lead it."""
 
@@ -133,7 +121,9 @@ class Leader:
         self._evidence = evidence
         self._give_away_s = give_away_s
         self._times = times
-        self._offers, self._records, self._prepared = _Clocks(), _Clocks(), _Clocks()
+        self._offers, self._records = Clocks(), Clocks()
+        self._prepares = Gathering(times.gather_s, are_dark=False)
+        self._drains = Gathering(times.gather_s, are_dark=True)
         self._balance = Balance(times.rest_s)
         self._passed_over: dict[str, float] = {}
         self._members: frozenset[tuple[str, bool, int]] = frozenset()
@@ -173,7 +163,7 @@ class Leader:
         """How many workers get no partitions now, since they have not prepared in time what they were offered."""
         return len(self._passed_over)
 
-    def _is_due(self, clock: object, after_s: float, now: float, clocks: _Clocks | None = None) -> bool:
+    def _is_due(self, clock: object, after_s: float, now: float, clocks: Clocks | None = None) -> bool:
         """Whether something has been as it is for so long; if not, the leader looks again then."""
         due = (clocks or self._records).since(clock, now) + after_s
         if now < due:
@@ -303,34 +293,53 @@ class Leader:
         passed_over = self._pass_over(view, table, now)
         quiet = self._is_quiet(now)
         targets = self._targets(view, table, sessions, now, quiet=quiet)
-        moving = sum(entry.phase is not Phase.HELD for entry in table.entries)
-        may_drain = self._may_drain(view, table, now)
         over = {session for session in table.sessions() if self._is_session_over(view, session, now)}
-        epoch, entries = table.epoch + 1, []
+        ready, is_due = self._gathered(view, table, over, now)
+        moving = sum(entry.phase is not Phase.HELD for entry in table.entries)
+        # Those that are to be released in this write make room for offers in it.
+        offers, room = 0, MAX_MOVING - moving + sum(table.entries[number].phase is Phase.DRAIN for number in ready)
+        is_urgent, epoch, entries = is_due, table.epoch + 1, []
         for number, entry in enumerate(table.entries):
             target = sessions.get(targets[number]) if targets is not None else None
-            may_move = moving < MAX_MOVING and (quiet or not _is_current(entry.owner, sessions))
-            after = self._advanced(view, number, entry, target, epoch, over, may_move=may_move, may_drain=may_drain)
-            moving += (after.phase is not Phase.HELD) - (entry.phase is not Phase.HELD)
+            may_move = offers < room and (quiet or not _is_current(entry.owner, sessions))
+            after = self._advanced(view, number, entry, target, epoch, over, may_move=may_move)
+            if after is not entry and number not in ready:
+                if entry.phase is Phase.HELD and after.phase is Phase.PREPARE:
+                    offers += 1
+                    is_urgent = is_urgent or offers <= MAX_MOVING - moving
+                else:
+                    is_urgent = True
             entries.append(after)
         write = None
         is_touched = self._is_due(("table", view.table_revision), self._times.touch_s, now)
-        if is_touched or tuple(entries) != table.entries or step != table.step:
+        is_other = is_urgent and tuple(entries) != table.entries
+        if is_touched or is_other or step != table.step:
             table_after = table._replace(epoch=epoch, entries=tuple(entries), step=step)
             write = WriteTable(table_after, view.table_revision)
         self._wake_for_evidence(table, sessions)
         return Step(write, self._wake_at, passed_over)
 
-    def _may_drain(self, view: View, table: Table, now: float) -> bool:
-        """Whether what is prepared goes on: all that is offered is prepared, or it has waited for the rest."""
-        offers = [(number, entry) for number, entry in enumerate(table.entries) if entry.phase is Phase.PREPARE]
-        prepared = {(number, entry.next_token) for number, entry in offers if _is_prepared(view, number, entry)}
-        self._prepared.keep(set(prepared))
-        since = min((self._prepared.since(each, now) for each in prepared), default=now)
-        due = since if len(prepared) == len(offers) else since + self._times.gather_s
-        if prepared and now < due:
+    def _gathered(self, view: View, table: Table, over: Set[Session], now: float) -> tuple[frozenset[int], bool]:
+        """The partitions that go a step further in the next table, and whether they are to be written now."""
+        # What an owner has that is over is given away at once.
+        moves = [
+            (number, entry)
+            for number, entry in enumerate(table.entries)
+            if entry.phase is not Phase.HELD and entry.owner not in over
+        ]
+        offered = {(number, entry.next_token) for number, entry in moves if entry.phase is Phase.PREPARE}
+        prepared = {
+            (number, entry.next_token) for number, entry in moves if _is_prepared(view, number, entry)
+        } & offered
+        drained = {(number, entry.token) for number, entry in moves if entry.phase is Phase.DRAIN}
+        released = {
+            (number, entry.token) for number, entry in moves if _has_let_go(view, number, entry, over)
+        } & drained
+        dues = self._prepares.due(offered, prepared, now), self._drains.due(drained, released, now)
+        due = min((due for due in dues if due is not None), default=None)
+        if due is not None and now < due:
             self._wake(due)
-        return now >= due
+        return frozenset(number for number, _ in prepared | released), due is not None and now >= due
 
     def _advanced(
         self,
@@ -342,7 +351,6 @@ class Leader:
         over: Set[Session],
         *,
         may_move: bool,
-        may_drain: bool,
     ) -> Entry:
         """The entry of a partition one step on, or as it is. ``over``: the sessions of which no call runs, nor will."""
         if entry.owner is None or _has_let_go(view, number, entry, over):
@@ -361,7 +369,7 @@ class Leader:
                 if target != entry.next:
                     return entry._replace(next=target, next_token=epoch)
                 is_ready = _is_prepared(view, number, entry) and _lives(view, entry.owner.worker_id)
-                return entry._replace(phase=Phase.DRAIN) if is_ready and may_drain else entry
+                return entry._replace(phase=Phase.DRAIN) if is_ready else entry
             case Phase.DRAIN:  # no way back: the owner may have let go already
                 return entry if target == entry.next else entry._replace(next=target, next_token=epoch)
 

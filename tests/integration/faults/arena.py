@@ -92,7 +92,9 @@ class Shape:
     policies: bool = False
     """The store has limits, which the load meets all the time."""
     slow_workers: tuple[str, ...] = ()
-    """Workers whose handler takes some milliseconds, and fails now and then."""
+    """Workers whose handler takes its time, and fails now and then."""
+    slow_s: float = 0.003
+    """How long it takes, as a mean."""
     broken: str = ""
     """What the workers lack, of :mod:`tests.integration.faults.broken_worker`."""
     strategy: Strategy = Strategy.JUMP
@@ -206,7 +208,7 @@ class Arena:
             store=STORE,
             keys=self.shape.keys,
             history=self.history,
-            handler_delay_s=0.003 if slow else 0.0,
+            handler_delay_s=self.shape.slow_s if slow else 0.0,
             handler_fails=0.02 if slow else 0.0,
             **_worker_command(self.shape, self.directory),
             **self.users.login(worker_id),

@@ -171,6 +171,7 @@ async def test_a_server_that_takes_the_connection_and_says_nothing_is_a_refusal(
         (200, b'{"digest": "12-abc", "allow": "true"}', NO_ANSWER),
         (200, b'{"digest": "12-abc", "allow": 1}', NO_ANSWER),
         (200, b'{"digest": "12-abc", "allow": null}', NO_ANSWER),
+        (200, b'{"digest": "12-abc", "allow": false, "allow": true}', NO_ANSWER),
         (200, b'{"digest": "12-abc", "allow": true, "reason": 7}', NO_ANSWER),
         (200, b"[" * 16_000, NO_ANSWER),
         (200, b"\xff\xfe", NO_ANSWER),

@@ -17,7 +17,7 @@ class KeptSchemas(Generic[K, V]):
     """Those that were used last, whose definitions have up to ``most_chars`` characters together. Any number of threads
     may use it.
 
-    Memory goes by the text: a character takes up to 120 bytes, of a descriptor set with messages of one field. The one
+    Memory goes by the text: a character takes up to 140 bytes, of a descriptor set with messages of one field. The one
     that came last is kept in any case.
     """
 

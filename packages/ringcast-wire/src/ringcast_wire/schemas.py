@@ -43,7 +43,7 @@ _PATTERN_BYTES: Final = 64 * limits.KIB
 _MATCHER_BYTES: Final = limits.MIB
 """What matching one may take besides."""
 _KEPT_CHARS: Final = 1 * limits.MIB
-"""Of schemas that were used last: some 130 MB at the very worst."""
+"""Of schemas that were used last: 150 MB at the very worst."""
 _MAX_SAID: Final = 150
 _MAX_BREAK: Final = 300
 _MAX_POINTER: Final = 100

@@ -56,7 +56,7 @@ MAX_CHECKS: Final = 2
 MAX_CHECK_S: Final = 300.0
 """How long one may take, whatever its client would wait."""
 _KEPT_CHARS: Final = 2 * limits.MIB
-"""Of definitions whose schemas are kept for writes: 32 of the largest, or a thousand usual ones; 250 MB at the very
+"""Of definitions whose schemas are kept for writes: 32 of the largest, or a thousand usual ones; 300 MB at the very
 worst."""
 _AGE_S: Final = 5.0
 _QUIET_S: Final = 10.0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import msgspec
 
 from ringcast_config_service.endpoints import EndpointLogin, NoAnswerError, post, refused_login, session, wrong_status
@@ -33,6 +36,15 @@ class HttpServer:
         if status != 200:
             raise NoAnswerError(wrong_status(SERVER, status))
         try:
+            json.loads(data, object_pairs_hook=_each_once)
             return _decoder.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except (msgspec.DecodeError, ValueError, RecursionError):
             raise nonsense("a JSON object") from None
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose names are there once: who says no and yes has not said yes."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is there twice")
+    return found

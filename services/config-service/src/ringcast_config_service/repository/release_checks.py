@@ -25,14 +25,15 @@ def check_values(sql: ReleaseStatements, release: Release) -> Transaction[None]:
         ConditionFailedError: a row breaks the schema; the sentence names it.
     """
     found = yield Ask(sql.schemas_since, (release.store, release.number))
-    schemas = {key: (version, to_value_schema(kind, definition)) for key, version, kind, definition in found}
+    schemas = {key: (version, kind, definition) for key, version, kind, definition in found}
     after = 0
     while schemas and (page := (yield Ask(sql.publish_page, (*_place(release), after, _PAGE_ROWS, _PAGE_BYTES)))):
         for _, key, _, row_id, value, metadata, *_ in page:
             if key not in schemas or value is None:
                 continue
-            version, schema = schemas[key]
-            if (problem := problem_of(schema, value, unpack_metadata(metadata))) is not None:
+            version, *schema = schemas[key]
+            # Looked up for each row: all of them together would take gigabytes, and those of rows in turn are kept.
+            if (problem := problem_of(to_value_schema(*schema), value, unpack_metadata(metadata))) is not None:
                 said = broken(f"{release.store}/{key}", version, row_id, problem)
                 raise ConditionFailedError(
                     f"{release.place} can't be published, nothing is published: {said}", field="number"

@@ -124,8 +124,8 @@ async def test_workers_with_the_label_get_the_first_wave_and_nobody_else(
 
     # The next instance has the same wave, whoever owns what by now; and so has who asks for it again.
     await asyncio.to_thread(bench.servers.service.kill)
-    await first.stop()
     await asyncio.to_thread(bench.servers.service.start)
+    await first.stop()
     again = await bench.client.publish_release(bench.store, 1, waves=[100], canary=SITE, gate=LONG)
     assert again.rollout is not None
     assert (again.rollout.waves, again.rollout.partitions) == (begun.rollout.waves, begun.rollout.partitions)

@@ -8,13 +8,13 @@ from dataclasses import asdict
 from typing import Any, Final
 
 import click
-from ringcast_client import ChangeKind, RowDifference, RowRecord
+from ringcast_client import ChangeKind, RowDifference
 
 from ringcast_cli._common.client import service_client
 from ringcast_cli._common.moments import state
 from ringcast_cli._common.options import settings_of, shared_options
 from ringcast_cli._common.output import print_json, visible
-from ringcast_cli._releases.release_output import shown_change, shown_value
+from ringcast_cli._releases.release_output import shown_change
 
 _SIGNS: Final = {ChangeKind.ADDED: "+", ChangeKind.CHANGED: "~", ChangeKind.DELETED: "-"}
 
@@ -62,18 +62,8 @@ def _rows(found: RowDifference) -> dict[str, Any]:
 
 
 def _line(found: RowDifference) -> str:
-    before, after = found.before, found.after
-    if before is None or after is None:
-        what = "".join(shown_value(row.value) for row in (before, after) if row is not None)
-    elif before.value != after.value:
-        what = shown_change(before.value, after.value)
-    else:
-        what = " -> ".join(f"{shown_value(row.value)} ({_metadata(row)})" for row in (before, after))
-    return f"{_SIGNS[found.kind]} {visible(found.row_id)}: {what}"
-
-
-def _metadata(row: RowRecord) -> str:
-    return " ".join(f"{visible(name)}={visible(entry)}" for name, entry in sorted(row.metadata.items()))
+    before, after = (None if row is None else (row.value, row.metadata) for row in (found.before, found.after))
+    return f"{_SIGNS[found.kind]} {visible(found.row_id)}: {shown_change(before, after)}"
 
 
 COMMANDS: Final[dict[str, Any]] = {"diff": diff}

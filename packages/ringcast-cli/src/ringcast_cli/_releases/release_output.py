@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import click
 from ringcast_client import ReleaseCertificate, ReleaseInfo, ReleaseRowInfo
@@ -16,7 +17,10 @@ from ringcast_cli._releases.release_words import approval_words, failure_words, 
 
 _MAX_SHOWN_CHARS: Final = 200
 _MAX_ALIKE_CHARS: Final = 40
-"""Of a value that has changed, before the place where it has, if that is far behind."""
+"""Of a text that has changed, before the place where it has, if that is far behind."""
+
+Content: TypeAlias = tuple[str, Mapping[str, str]]
+"""The value and metadata of a row."""
 
 
 def say(info: ReleaseInfo, config: CliConfig, **more: float) -> None:
@@ -105,30 +109,40 @@ def print_row(row: ReleaseRowInfo) -> None:
     """Prints a row of a release, and what becomes of it."""
     sign = "-" if row.value is None else "+" if not row.staged_version else "~"
     place = f"{row.key}/{visible(row.row_id)}"
-    if row.value is None:
-        what = shown_value(row.old_value)
-    elif row.old_value is None:
-        what = shown_value(row.value)
-    else:
-        what = shown_change(row.old_value, row.value)
+    before = None if row.old_value is None else (row.old_value, row.old_metadata)
+    what = shown_change(before, None if row.value is None else (row.value, row.metadata))
     mark = " !" if row.conflict else ""
     state = "" if row.outcome is ReleaseOutcome.WAITING else f" ({row.outcome})"
     click.echo(f"{sign} {place}: {what}{state}{mark}")
 
 
-def shown_value(value: str | None) -> str:
-    """A value on one line, cut where it is long."""
-    return _cut(visible(value or ""), 0)
+def shown_change(before: Content | None, after: Content | None) -> str:
+    """What becomes of a row, on one line: its value, and its metadata where it has some that come, go or change.
+
+    ``None``: there is no row. Who reviews a change has to see all of it.
+    """
+    if before is None or after is None:
+        value, metadata = after or before or ("", {})
+        return _with_metadata(_cut(visible(value), 0), _cut(_entries(metadata), 0))
+    same_value, same_metadata = before[0] == after[0], before[1] == after[1]
+    value = _cut(visible(after[0]), 0) if same_value else _difference(visible(before[0]), visible(after[0]))
+    return _with_metadata(value, "" if same_metadata else _difference(_entries(before[1]), _entries(after[1])))
 
 
-def shown_change(before: str, after: str) -> str:
-    """What a value was and is, on one line. Long ones that begin alike are shown from shortly before they differ: who
-    reviews a change has to see one."""
-    texts = old, new = visible(before), visible(after)
+def _with_metadata(value: str, metadata: str) -> str:
+    return f"{value} ({metadata})" if metadata else value
+
+
+def _entries(metadata: Mapping[str, str]) -> str:
+    return " ".join(f"{visible(name)}={visible(entry)}" for name, entry in sorted(metadata.items()))
+
+
+def _difference(old: str, new: str) -> str:
+    """Two texts on one line. Long ones that begin alike are shown from shortly before they differ."""
     differ = (place for place, (one, other) in enumerate(zip(old, new, strict=False)) if one != other)
     same = next(differ, min(len(old), len(new)))
     start = 0 if same < _MAX_SHOWN_CHARS - _MAX_ALIKE_CHARS else same - _MAX_ALIKE_CHARS
-    return " -> ".join(_cut(text, start) for text in texts)
+    return " -> ".join(_cut(text, start) for text in (old, new))
 
 
 def _cut(text: str, start: int) -> str:

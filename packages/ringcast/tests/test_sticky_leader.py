@@ -326,6 +326,18 @@ def test_a_worker_that_never_prepares_is_passed_over_for_a_while() -> None:
     assert bench.step(view(*kept, states=two), 200.0).write is None
 
 
+def test_a_worker_that_was_passed_over_is_asked_again_where_no_other_is_left() -> None:
+    bench = Bench(1, prepare_s=60.0, passed_over_s=300.0)
+    offered, here = (Entry(A, 5, Phase.PREPARE, B, 8),), BOTH | {"a": state(A, leaving=True)}
+    bench.step(view(*offered, states=here | {"c": state(C)}), 100.0)
+    step = bench.step(view(*offered, states=here | {"c": state(C)}), 160.0)
+    assert entries_of(step) == (Entry(A, 5, Phase.PREPARE, C, 11),)
+    step = bench.settled(view(*offered, states=here), 200.0)
+    assert (step.write, step.passed_over) == (None, ()), "it has the offer, and is told of once"
+    alone = {"b": state(B)}
+    assert entries_of(bench.settled(view(Entry(None, 5), states=alone), 240.0)) == (Entry(B, 11),)
+
+
 def test_records_are_written_again_before_the_bucket_forgets_them() -> None:
     bench, seen = Bench(2, touch_s=3600.0), view(Entry(A, 5), Entry(B, 5), states=BOTH)
     assert bench.step(seen, 100.0).write is None

@@ -16,10 +16,12 @@ from ringcast_wire.migrating import may_own
 from ringcast_wire.owner_records import MAX_MOVING, Entry, Phase, Rule, Session, State, Table, Term
 
 from ringcast._protocol.sticky.balance import Balance, HotPartition
+from ringcast._protocol.sticky.clocks import Clocks
 from ringcast._protocol.sticky.evidence import LeaseEvidence
-from ringcast._protocol.sticky.gathering import Clocks, Gathering
+from ringcast._protocol.sticky.gathering import Gathering
 from ringcast._protocol.sticky.loads import KeyLoad
 from ringcast._protocol.sticky.migration import governed
+from ringcast._protocol.sticky.passed_over import PassedOver
 from ringcast._protocol.sticky.plan import Wishes, planned
 
 TOUCH_S: Final = 6 * 3600.0
@@ -121,11 +123,11 @@ class Leader:
         self._evidence = evidence
         self._give_away_s = give_away_s
         self._times = times
-        self._offers, self._records = Clocks(), Clocks()
+        self._records = Clocks()
         self._prepares = Gathering(times.gather_s, are_dark=False)
         self._drains = Gathering(times.gather_s, are_dark=True)
         self._balance = Balance(times.rest_s)
-        self._passed_over: dict[str, float] = {}
+        self._passed_over = PassedOver(times.prepare_s, times.passed_over_s)
         self._members: frozenset[tuple[str, bool, int]] = frozenset()
         self._noted: Table | None = None
         """The table seen last, and the sessions that it names: most changes of the view are not of it."""
@@ -161,11 +163,11 @@ class Leader:
     @property
     def passed_over(self) -> int:
         """How many workers get no partitions now, since they have not prepared in time what they were offered."""
-        return len(self._passed_over)
+        return len(self._passed_over.names)
 
-    def _is_due(self, clock: object, after_s: float, now: float, clocks: Clocks | None = None) -> bool:
+    def _is_due(self, clock: object, after_s: float, now: float) -> bool:
         """Whether something has been as it is for so long; if not, the leader looks again then."""
-        due = (clocks or self._records).since(clock, now) + after_s
+        due = self._records.since(clock, now) + after_s
         if now < due:
             self._wake(due)
         return now >= due
@@ -395,12 +397,13 @@ class Leader:
         self, view: View, table: Table, sessions: Mapping[str, Session], now: float, *, quiet: bool
     ) -> tuple[str, ...] | None:
         """The worker that each partition is to get, in time; ``None``: no worker takes any."""
-        fixed = {name for name, until in self._passed_over.items() if now < until}
-        for until in self._passed_over.values():
-            self._wake(until)
+        fixed = self._passed_over.names
+        taking = self._taking(view, sessions)
+        if not taking.keys() - fixed:
+            fixed = frozenset()  # of nobody else there is more to hope for
         able = sessions.keys() - fixed
         present = [_present(entry, able) for entry in table.entries]
-        taking = {name: capacity for name, capacity in self._taking(view, sessions).items() if name not in fixed}
+        taking = {name: capacity for name, capacity in taking.items() if name not in fixed}
         kept = fixed & sessions.keys() - view.wishes.drains
         self._balance.note(table, view.loads, taking, now)
         if not view.wishes.by_load:
@@ -412,19 +415,17 @@ class Leader:
 
     def _pass_over(self, view: View, table: Table, now: float) -> tuple[tuple[int, str], ...]:
         """Workers that were offered a partition and have not prepared it in time get none for a while."""
-        self._passed_over = {name: until for name, until in self._passed_over.items() if now < until}
-        offers = {
-            (number, entry.next_token): entry.next.worker_id
-            for number, entry in enumerate(table.entries)
-            if entry.phase is Phase.PREPARE and entry.next is not None and not _is_prepared(view, number, entry)
-        }
-        self._offers.keep(set(offers))
-        late = []
-        for (number, token), name in offers.items():
-            if self._is_due((number, token), self._times.prepare_s, now, self._offers):
-                self._passed_over[name] = now + self._times.passed_over_s
-                late.append((number, name))
-        return tuple(late)
+        late = self._passed_over.note(
+            {
+                (number, entry.next_token): entry.next.worker_id
+                for number, entry in enumerate(table.entries)
+                if entry.phase is Phase.PREPARE and entry.next is not None and not _is_prepared(view, number, entry)
+            },
+            now,
+        )
+        for at in self._passed_over.wakes():
+            self._wake(at)
+        return late
 
     def _wake_for_evidence(self, table: Table, sessions: Mapping[str, Session]) -> None:
         for entry in table.entries:

@@ -310,6 +310,7 @@ async def test_the_heads_to_lock_are_looked_up_without_reading_those_of_the_whol
         ("READ_AS_OF", (300, 0, 0, False)),
         ("AS_OF_PAGE", (300, "", 0, 1_000, 1 << 20)),
         ("CHANGES_PAGE", (300, 600, "", 0, 1_000, 1 << 20)),
+        ("HISTORY_PAGE", (3, 0, 300, "", 1_000, True, 1 << 20)),
     ],
 )
 async def test_what_rows_were_is_looked_up_without_reading_the_whole_partition_for_each(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -21,6 +21,11 @@ def pack_metadata(metadata: dict[str, str] | None) -> str | None:
 def unpack_metadata(text: str | None) -> dict[str, str] | None:
     """The other way."""
     return _metadata.decode(text) if text else None
+
+
+def pack_ids(ids: Sequence[str]) -> str:
+    """Row ids as one parameter of a statement: JSON text."""
+    return _json.encode(ids).decode()
 
 
 def pack_outcomes(outcomes: Iterable[WriteOutcome]) -> str:

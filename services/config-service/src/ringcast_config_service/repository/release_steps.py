@@ -74,8 +74,7 @@ def _publish_step(sql: ReleaseStatements, release: Release, store: StoreRecord, 
     page = yield Ask(sql.publish_page, (*place, release.reached, STEP_ROWS, STEP_BYTES))
     if not page:
         return (yield from finish(sql, release, ReleaseState.PUBLISHED))
-    keep = Ask(sql.keep_old_rows, (*place, release.reached, page[-1][0]))
-    return (yield from _publish(sql, release, store, generation, page, keep))
+    return (yield from _publish(sql, release, store, generation, page))
 
 
 def _wave_step(sql: ReleaseStatements, release: Release, store: StoreRecord, generation: int) -> Transaction[Step]:
@@ -87,8 +86,7 @@ def _wave_step(sql: ReleaseStatements, release: Release, store: StoreRecord, gen
     until = min(release.rows, release.reached + WAVE_ROWS)
     page = yield Ask(sql.wave_page, (*place, release.reached, STEP_ROWS, STEP_BYTES, until, rollout.wave))
     if page:
-        keep = Ask(sql.keep_old_rows_of_wave, (*place, release.reached, page[-1][0], rollout.wave))
-        return (yield from _publish(sql, release, store, generation, page, keep))
+        return (yield from _publish(sql, release, store, generation, page))
     at_gate = until == release.rows
     rollout = msgspec.structs.replace(rollout, at_gate=at_gate)
     release = replace(release, reached=0 if at_gate else until, rollout=rollout, problem="")
@@ -97,28 +95,27 @@ def _wave_step(sql: ReleaseStatements, release: Release, store: StoreRecord, gen
 
 
 def _publish(
-    sql: ReleaseStatements,
-    release: Release,
-    store: StoreRecord,
-    generation: int,
-    page: Sequence[Sequence[Any]],
-    keep: Ask,
+    sql: ReleaseStatements, release: Release, store: StoreRecord, generation: int, page: Sequence[Sequence[Any]]
 ) -> Transaction[Step]:
-    """Publishes a page of rows; ``keep`` keeps what they hold before."""
+    """Publishes a page of rows, and keeps what they hold before."""
     place = release.store, release.number
     keys = sorted({key for _, key, *_ in page})
-    yield from check_keys(sql, release, keys)
-    yield keep
+    key_ids = yield from check_keys(sql, release, keys)
+    yield Each(
+        sql.keep_old_rows,
+        [
+            (*place, at, key, row_id, key_ids[key], partition, base)
+            for at, key, partition, row_id, *_, base in page
+            if base and key in key_ids
+        ],
+    )
     rows = [
         (at, key, RowWrite(partition, row_id, value, unpack_metadata(metadata), size if value is not None else 0, base))
         for at, key, partition, row_id, value, metadata, size, base in page
     ]
     written = yield Write(_requests(release, store, rows, generation))
     versions, counts = _versions(rows, written)
-    yield Each(
-        sql.set_published,
-        [(*place, at, "published" if versions[at] else "skipped", versions[at]) for at, *_ in rows],
-    )
+    yield Each(sql.set_published, _outcomes(release, rows, versions, "published", "skipped"))
     for key in keys:
         yield Ask(sql.set_release_key, (*place, key))
     yield from check_keys(sql, release, keys)  # the heads are locked now: no key can be purged before the commit
@@ -141,16 +138,20 @@ def _undo_step(sql: ReleaseStatements, release: Release, store: StoreRecord, gen
         return (yield from finish(sql, release, ReleaseState.UNDONE))
     keys = sorted({key for _, key, *_ in page})
     yield from check_keys(sql, release, keys)
-    now = dict((yield Ask(sql.same_again, (*place, release.reached, page[-1][0]))))
+    now: dict[int, int] = {}
+    if (yield Ask(sql.other_undone, place)):
+        now = dict((yield Ask(sql.same_again, (*place, release.reached, page[-1][0]))))
     rows = []
-    for at, key, partition, row_id, deletes, _, base, value, metadata, size in page:
-        condition = -now[at] if deletes else now[at]
+    for at, key, partition, row_id, deletes, version, base, value, metadata, size in page:
+        condition = now.get(at, version)
+        if deletes:
+            condition = -condition
         before = value if base else None
         write = RowWrite(partition, row_id, before, unpack_metadata(metadata), size if base else 0, condition)
         rows.append((at, key, write))
     written = yield Write(_requests(release, store, rows, generation))
     versions, counts = _versions(rows, written)
-    yield Each(sql.set_undone, [(*place, at, "undone" if versions[at] else "kept", versions[at]) for at, *_ in rows])
+    yield Each(sql.set_undone, _outcomes(release, rows, versions, "undone", "kept"))
     yield from check_keys(sql, release, keys)
     done = sum(map(bool, versions.values()))
     release = replace(
@@ -232,6 +233,16 @@ def _versions(
         found.update(zip(ats, outcome.versions, strict=True))
         counts.append((key, _stored(outcome)))
     return found, counts
+
+
+def _outcomes(
+    release: Release, rows: Sequence[tuple[int, str, RowWrite]], versions: dict[int, int], done: str, left: str
+) -> list[tuple[Any, ...]]:
+    """What became of each row, as it is noted: ``done`` with a version, or ``left``."""
+    return [
+        (release.store, release.number, at, key, row.row_id, done if versions[at] else left, versions[at])
+        for at, key, row in rows
+    ]
 
 
 def _stored(outcome: WriteOutcome) -> int:

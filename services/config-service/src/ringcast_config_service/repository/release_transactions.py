@@ -84,13 +84,13 @@ class ReleaseStatements(NamedTuple):
     schemas_since: str
     wave_page: str
     undo_page: str
+    other_undone: str
     same_again: str
     keep_old_rows: str
-    keep_old_rows_of_wave: str
     release_partitions: str
     release_key_partitions: str
     clear_release_partitions: str
-    insert_release_partition: str
+    insert_release_partitions: str
     set_published: str
     set_undone: str
     remove_release_rows: str
@@ -109,15 +109,14 @@ class Ask(NamedTuple):
 
 
 class Each(NamedTuple):
-    """A statement to run with each of these parameters."""
+    """A statement for any number of rows: SQLite runs it for each of them, PostgreSQL takes their columns at once."""
 
     text: str
-    params: Sequence[tuple[Any, ...]]
+    rows: Sequence[tuple[Any, ...]]
 
 
 class Insert(NamedTuple):
-    """A statement that inserts rows, of which there is at least one: SQLite runs it for each of them, PostgreSQL takes
-    their columns at once. ``twice`` is raised where one is there already."""
+    """One that inserts rows, of which there is at least one. ``twice`` is raised where one is there already."""
 
     text: str
     rows: Sequence[tuple[Any, ...]]
@@ -154,12 +153,15 @@ def with_keys(sql: ReleaseStatements, release: Release) -> Transaction[Release]:
     return replace(release, keys=tuple(ReleaseKey(*record[:4]) for record in found))
 
 
-def check_keys(sql: ReleaseStatements, release: Release, keys: Sequence[str] | None = None) -> Transaction[None]:
+def check_keys(
+    sql: ReleaseStatements, release: Release, keys: Sequence[str] | None = None
+) -> Transaction[dict[str, int]]:
     """Refuses a release with a key that is deleted, or was purged since: one of that name is another, with revisions of
-    its own.
+    its own. Returns the ids of those that are there.
 
     ``keys``: only these. The rows of a key that is purged go with it.
     """
+    ids: dict[str, int] = {}
     for name, _, _, _, known, now, *deletion in (yield Ask(sql.release_keys, (release.store, release.number))):
         if keys is not None and name not in keys:
             continue
@@ -169,6 +171,9 @@ def check_keys(sql: ReleaseStatements, release: Release, keys: Sequence[str] | N
             raise ConditionFailedError(
                 f"{release.place} can't go on: key {name!r} was purged since it was staged", field="number"
             )
+        if now is not None:
+            ids[name] = now
+    return ids
 
 
 def to_release(record: Sequence[Any]) -> Release:

@@ -278,7 +278,7 @@ def publish(
     if gate.promql:
         yield Ask(sql.raise_usable_from, (_CONDITIONS_KNOWN_FROM,))
     yield Ask(sql.clear_release_partitions, (store, number))
-    yield Each(sql.insert_release_partition, [(store, number, partition, wave) for partition, wave in drawn.items()])
+    yield Each(sql.insert_release_partitions, [(store, number, partition, wave) for partition, wave in drawn.items()])
     release = replace(release, rollout=rollout)
     return (yield from begin(sql, release, ReleaseState.PUBLISHING, WAVE, 0, by, "PublishRelease"))
 

@@ -10,7 +10,6 @@ from ringcast_config_service.repository.writes import (
     KeyRef,
     MarkRef,
     PartitionRef,
-    RowRef,
     is_unchecked,
 )
 
@@ -23,13 +22,16 @@ def touched_partitions(requests: Iterable[WriteRequest]) -> list[PartitionRef]:
     return sorted(PartitionRef(key, partition) for key, partitions in found.items() for partition in partitions)
 
 
-def touched_rows(requests: Iterable[WriteRequest]) -> dict[RowRef, int]:
-    """The rows that a group writes to, and their partitions."""
-    found: dict[RowRef, int] = {}
+def touched_rows(requests: Iterable[WriteRequest]) -> dict[PartitionRef, list[str]]:
+    """The ids of the rows that a group writes to, by their partitions; one that is written twice may be there twice."""
+    found: dict[PartitionRef, list[str]] = {}
     for request in requests:
         key = KeyRef(request.store.name, request.key)
+        of_key: dict[int, list[str]] = {}
         for row in request.rows:
-            found[RowRef(key, row.row_id)] = row.partition
+            of_key.setdefault(row.partition, []).append(row.row_id)
+        for partition, ids in of_key.items():
+            found.setdefault(PartitionRef(key, partition), []).extend(ids)
     return found
 
 

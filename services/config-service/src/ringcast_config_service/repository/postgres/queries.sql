@@ -46,6 +46,24 @@ LEFT JOIN LATERAL (
     SELECT * FROM history p WHERE p.key_id = h.key_id AND p.partition = h.partition AND p.revision = h.prev LIMIT 1
 ) AS b ON true
 
+-- row_before --
+-- The write p that the write h has replaced, where $8; in the same way.
+LEFT JOIN LATERAL (
+    SELECT * FROM history b
+    WHERE $8::BOOLEAN AND b.key_id = h.key_id AND b.partition = h.partition AND b.revision = h.prev LIMIT 1
+) AS p ON true
+
+-- row_of_release --
+-- The row s of a release that q names.
+s.store = q.store AND s.number = q.number AND s.place = q.place AND s.config_key = q.config_key AND s.row_id = q.row_id
+
+-- row_of_other --
+-- The row t that the release r has of the row s of another one; in the way of found_rows.
+CROSS JOIN LATERAL (
+    SELECT * FROM release_rows o
+    WHERE o.store = r.store AND o.number = r.number AND o.config_key = s.config_key AND o.row_id = s.row_id LIMIT 1
+) AS t
+
 -- first_and_last --
 -- The first write h and the last write a of each row c of the partition $2 of the key with the id $1.
 CROSS JOIN LATERAL (
@@ -389,3 +407,45 @@ SELECT q.store, q.number, q.place, q.config_key, q.partition, q.row_id, q.value,
 FROM unnest($1::TEXT[], $2::BIGINT[], $3::BIGINT[], $4::TEXT[], $5::BIGINT[], $6::TEXT[], $7::TEXT[], $8::TEXT[],
     $9::BIGINT[], $10::BIGINT[])
     AS q (store, number, place, config_key, partition, row_id, value, metadata, size, base)
+
+-- INSERT_RELEASE_PARTITIONS --
+-- Notes in which wave of a release each partition is.
+INSERT INTO release_partitions (store, number, partition, wave)
+SELECT q.store, q.number, q.partition, q.wave
+FROM unnest($1::TEXT[], $2::BIGINT[], $3::BIGINT[], $4::BIGINT[]) AS q (store, number, partition, wave)
+
+-- KEEP_OLD_ROWS --
+-- Keeps what rows of a release hold at their base. $6 to $8: key id, partition and base.
+-- Of a version that is not the row's any more nothing is kept, and such a row is not published.
+-- By the columns of both keys of the table, and the release as one more column: whichever index PostgreSQL takes it finds
+-- one row for each. A release of which it has no statistics counts as one row. So by the primary key alone it may take the
+-- other index, and read the whole release for each; and with the release as a constant read it first, and compare each row of
+-- it with each of these.
+UPDATE release_rows AS s
+SET old_value = q.value, old_metadata = q.metadata, old_size = q.size
+FROM (
+    SELECT u.store, u.number, u.place, u.config_key, u.row_id, found.value, found.metadata, found.size
+    FROM unnest($1::TEXT[], $2::BIGINT[], $3::BIGINT[], $4::TEXT[], $5::TEXT[], $6::BIGINT[], $7::BIGINT[], $8::BIGINT[])
+        AS u (store, number, place, config_key, row_id, key_id, partition, base)
+    CROSS JOIN LATERAL (
+        SELECT * FROM rows r
+        WHERE r.key_id = u.key_id AND r.partition = u.partition AND r.row_id = u.row_id AND r.version = u.base
+            AND NOT r.deleted
+        LIMIT 1
+    ) AS found
+) AS q
+WHERE {row_of_release}
+
+-- SET_PUBLISHED --
+-- Notes what became of rows of a release: $6, at the versions $7.
+UPDATE release_rows AS s SET outcome = q.outcome, version = q.version
+FROM unnest($1::TEXT[], $2::BIGINT[], $3::BIGINT[], $4::TEXT[], $5::TEXT[], $6::TEXT[], $7::BIGINT[])
+    AS q (store, number, place, config_key, row_id, outcome, version)
+WHERE {row_of_release}
+
+-- SET_UNDONE --
+-- Notes the same when they are written back.
+UPDATE release_rows AS s SET outcome = q.outcome, undo_version = q.version
+FROM unnest($1::TEXT[], $2::BIGINT[], $3::BIGINT[], $4::TEXT[], $5::TEXT[], $6::TEXT[], $7::BIGINT[])
+    AS q (store, number, place, config_key, row_id, outcome, version)
+WHERE {row_of_release}

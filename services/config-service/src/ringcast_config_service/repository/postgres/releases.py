@@ -70,13 +70,13 @@ _SQL: Final = ReleaseStatements(
     schemas_since=Sql.SCHEMAS_SINCE,
     wave_page=Sql.WAVE_PAGE,
     undo_page=Sql.UNDO_PAGE,
+    other_undone=Sql.OTHER_UNDONE,
     same_again=Sql.SAME_AGAIN,
     keep_old_rows=Sql.KEEP_OLD_ROWS,
-    keep_old_rows_of_wave=Sql.KEEP_OLD_ROWS_OF_WAVE,
     release_partitions=Sql.RELEASE_PARTITIONS,
     release_key_partitions=Sql.RELEASE_KEY_PARTITIONS,
     clear_release_partitions=Sql.CLEAR_RELEASE_PARTITIONS,
-    insert_release_partition=Sql.INSERT_RELEASE_PARTITION,
+    insert_release_partitions=Sql.INSERT_RELEASE_PARTITIONS,
     set_published=Sql.SET_PUBLISHED,
     set_undone=Sql.SET_UNDONE,
     remove_release_rows=Sql.REMOVE_RELEASE_ROWS,
@@ -124,10 +124,11 @@ class PostgresReleases(TransactedReleases):
                 if isinstance(asked, Ask):
                     answer = await db.fetch(asked.text, *asked.params)
                 elif isinstance(asked, Each):
-                    await db.executemany(asked.text, asked.params)
+                    if asked.rows:
+                        await db.execute(asked.text, *writing.columns(asked.rows))
                 elif isinstance(asked, Insert):
                     try:
-                        await db.execute(asked.text, *map(list, zip(*asked.rows, strict=True)))
+                        await db.execute(asked.text, *writing.columns(asked.rows))
                     except asyncpg.UniqueViolationError:
                         raise asked.twice from None
                 elif isinstance(asked, Write):

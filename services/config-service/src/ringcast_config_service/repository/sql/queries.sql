@@ -168,7 +168,7 @@ ORDER BY partition, row_id LIMIT $6
 SELECT h.partition, h.revision, h.row_id, h.value, h.deleted, h.metadata, h.written_at_ms,
     h.prev, h.author, h.reason, p.value AS was, p.deleted AS was_deleted, p.metadata AS was_metadata
 FROM history h
-LEFT JOIN history p ON $8::BOOLEAN AND p.key_id = h.key_id AND p.partition = h.partition AND p.revision = h.prev
+{row_before}
 WHERE h.key_id = $1 AND h.partition BETWEEN $2 AND $3 AND (h.partition, h.revision) > ($2, $4) AND h.revision > $5
     AND ($6::TEXT = '' OR h.row_id = $6::TEXT)
 ORDER BY h.partition, h.revision LIMIT $7

@@ -22,27 +22,6 @@ coalesce((
     WHERE r.key_id = k.key_id AND r.partition = s.partition AND r.row_id = s.row_id AND NOT r.deleted
 ), 0)
 
--- old_rows --
--- What rows of a release hold at their base.
-SET old_value = (
-        SELECT r.value FROM rows r WHERE r.partition = release_rows.partition AND r.row_id = release_rows.row_id
-            AND r.version = release_rows.base AND NOT r.deleted AND r.key_id = (
-                SELECT k.key_id FROM config_keys k WHERE k.store = $1 AND k.name = release_rows.config_key
-            )
-    ),
-    old_metadata = (
-        SELECT r.metadata FROM rows r WHERE r.partition = release_rows.partition AND r.row_id = release_rows.row_id
-            AND r.version = release_rows.base AND NOT r.deleted AND r.key_id = (
-                SELECT k.key_id FROM config_keys k WHERE k.store = $1 AND k.name = release_rows.config_key
-            )
-    ),
-    old_size = coalesce((
-        SELECT r.size FROM rows r WHERE r.partition = release_rows.partition AND r.row_id = release_rows.row_id
-            AND r.version = release_rows.base AND NOT r.deleted AND r.key_id = (
-                SELECT k.key_id FROM config_keys k WHERE k.store = $1 AND k.name = release_rows.config_key
-            )
-    ), 0)
-
 ---- Releases ----
 
 -- LOCK_STORE_NAME --
@@ -267,10 +246,6 @@ SELECT DISTINCT config_key, partition FROM release_rows WHERE store = $1 AND num
 -- Removes the waves of the release $2 of the store $1: of another one, in a store of that name that was purged.
 DELETE FROM release_partitions WHERE store = $1 AND number = $2
 
--- INSERT_RELEASE_PARTITION --
--- Notes that the partition $3 is in the wave $4 of the release $2 of the store $1.
-INSERT INTO release_partitions (store, number, partition, wave) VALUES ($1, $2, $3, $4)
-
 ---- Rows of releases ----
 
 -- INSERT_RELEASE_KEYS --
@@ -395,20 +370,26 @@ SELECT place, config_key, partition, row_id, deletes, version, base, old_value, 
 ) AS measured
 WHERE total <= $5::BIGINT OR total = old_size ORDER BY place DESC
 
+-- OTHER_UNDONE --
+-- A row if other releases of the store $1 than $2 are undone, or are being undone.
+SELECT number FROM releases WHERE store = $1 AND number <> $2 AND undone > 0 LIMIT 1
+
 -- SAME_AGAIN --
 -- Of the rows before the place $3 and from $4 on that the release $2 of the store $1 has published: the version at which
 -- each is as that has left it. Another one than it was published with where later releases have changed the row and are
 -- undone: the first of them found it at that version, the next one at the version that this undo has written. One that
 -- was deleted has no version that a release could find: no other release may have deleted it in between.
--- CROSS JOIN: so SQLite joins in this order, by the keys.
+-- CROSS JOIN: so SQLite joins in this order, by the keys. ORDER BY: so PostgreSQL takes the primary key, as KEEP_OLD_ROWS
+-- says.
 WITH RECURSIVE same (place, config_key, row_id, deletes, version) AS (
-    SELECT place, config_key, row_id, value IS NULL, version FROM release_rows
-    WHERE store = $1 AND number = $2 AND place < $3 AND place >= $4 AND outcome = 'published'
+    SELECT place, config_key, row_id, deletes, version FROM (
+        SELECT place, config_key, row_id, value IS NULL AS deletes, version FROM release_rows
+        WHERE store = $1 AND number = $2 AND place < $3 AND place >= $4 AND outcome = 'published' ORDER BY place
+    ) AS page
     UNION
     SELECT s.place, s.config_key, s.row_id, s.deletes, t.undo_version
-    FROM same s CROSS JOIN releases r CROSS JOIN release_rows t
+    FROM same s CROSS JOIN releases r {row_of_other}
     WHERE r.store = $1 AND r.number <> $2 AND r.undone > 0
-        AND t.store = r.store AND t.number = r.number AND t.config_key = s.config_key AND t.row_id = s.row_id
         AND t.outcome = 'undone' AND t.undo_version > s.version AND t.base = CASE WHEN s.deletes THEN 0 ELSE s.version END
         AND NOT (s.deletes AND EXISTS (
             SELECT 1 FROM releases q CROSS JOIN release_rows x
@@ -418,28 +399,6 @@ WITH RECURSIVE same (place, config_key, row_id, deletes, version) AS (
         ))
 )
 SELECT place, max(version) FROM same GROUP BY place
-
--- KEEP_OLD_ROWS --
--- Keeps what the rows behind the place $3 and up to $4 of the release $2 of the store $1 hold at their base.
--- Of a version that is not the row's any more nothing is kept, and such a row is not published.
-UPDATE release_rows
-{old_rows}
-WHERE store = $1 AND number = $2 AND place > $3 AND place <= $4 AND base > 0
-
--- KEEP_OLD_ROWS_OF_WAVE --
--- The same of those in partitions of the wave $5.
-UPDATE release_rows
-{old_rows}
-WHERE store = $1 AND number = $2 AND place > $3 AND place <= $4 AND base > 0
-    AND partition IN (SELECT p.partition FROM release_partitions p WHERE p.store = $1 AND p.number = $2 AND p.wave = $5)
-
--- SET_PUBLISHED --
--- Notes what became of the row at the place $3 of the release $2 of the store $1: $4, at the version $5.
-UPDATE release_rows SET outcome = $4, version = $5 WHERE store = $1 AND number = $2 AND place = $3
-
--- SET_UNDONE --
--- Notes the same when it is written back.
-UPDATE release_rows SET outcome = $4, undo_version = $5 WHERE store = $1 AND number = $2 AND place = $3
 
 -- RELEASE_PAGE --
 -- Up to $4 rows of the release $2 of the store $1 behind the place $3, of up to $5 bytes together, and always the first;
@@ -469,16 +428,20 @@ WHERE total <= $5::BIGINT OR total = all_bytes ORDER BY place
 
 -- REMOVE_RELEASE_ROWS --
 -- Removes up to $3 rows of the release $2 of the store $1, the first first.
-DELETE FROM release_rows WHERE store = $1 AND number = $2 AND place IN (
-    SELECT place FROM release_rows WHERE store = $1 AND number = $2 ORDER BY place LIMIT $3
+-- By both keys of the table, as KEEP_OLD_ROWS.
+DELETE FROM release_rows WHERE (store, number, place, config_key, row_id) IN (
+    SELECT store, number, place, config_key, row_id FROM release_rows
+    WHERE store = $1 AND number = $2 ORDER BY place LIMIT $3
 )
 
 ---- Purge ----
 
 -- PURGE_RELEASE_ROWS --
 -- Removes up to $3 rows of releases of the store $1: of the key $2, or of all keys where it is ''.
-DELETE FROM release_rows WHERE store = $1 AND (number, place) IN (
-    SELECT number, place FROM release_rows WHERE store = $1 AND ($2::TEXT = '' OR config_key = $2::TEXT) LIMIT $3
+-- By both keys of the table, as KEEP_OLD_ROWS.
+DELETE FROM release_rows WHERE (store, number, place, config_key, row_id) IN (
+    SELECT store, number, place, config_key, row_id FROM release_rows
+    WHERE store = $1 AND ($2::TEXT = '' OR config_key = $2::TEXT) LIMIT $3
 )
 
 -- IS_EXPIRED --

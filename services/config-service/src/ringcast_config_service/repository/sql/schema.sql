@@ -1,5 +1,6 @@
 -- The tables, the same for all databases but for the types of columns: {text}, {bytes} and {id} are the types that
--- statements.py gives, {version} is SCHEMA_VERSION, {usable_from} is USABLE_FROM.
+-- statements.py gives, {sparse} is a property by which PostgreSQL leaves room in the pages of a table, {version} is
+-- SCHEMA_VERSION, {usable_from} is USABLE_FROM.
 --
 -- rows and history have no foreign key: the writer holds the lock of their partition's head, and a check per row costs
 -- more than the insert. metadata is JSON text, null where there is none. The size of a tombstone is 0.
@@ -273,7 +274,8 @@ CREATE TABLE IF NOT EXISTS release_keys (
 
 -- The rows of releases, in the order in which they are published. value is null for a delete. base: the version of the
 -- live row that the change was made for, 0 if there was none. old_*: what the row held at that version, kept when the
--- row is published. version and undo_version: what it was published and written back with, 0 if it was not.
+-- row is published. version and undo_version: what it was published and written back with, 0 if it was not. sparse: so that
+-- a row stays in its page when that is noted. One that moves to another page gets new entries in both indexes.
 CREATE TABLE IF NOT EXISTS release_rows (
     store {text} NOT NULL,
     number BIGINT NOT NULL,
@@ -293,7 +295,7 @@ CREATE TABLE IF NOT EXISTS release_rows (
     old_size BIGINT NOT NULL,
     PRIMARY KEY (store, number, place),
     UNIQUE (store, number, config_key, row_id)
-);
+) {sparse};
 
 -- What proves that the workers of a key have applied a release: a KeyCertificate as JSON text. By the stage id: a store
 -- that an older build has purged leaves it, and the numbers of the next store of that name begin with 1 again.

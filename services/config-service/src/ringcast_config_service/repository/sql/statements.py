@@ -53,10 +53,18 @@ _POSTGRES_TYPES: Final = {
     "bytes": "BYTEA",
     "text": 'TEXT COLLATE "C"',
     "if_not_exists": "IF NOT EXISTS",
+    "sparse": "WITH (fillfactor = 33)",
 }
-_COCKROACH_TYPES: Final = {**_POSTGRES_TYPES, "text": "TEXT"}
-"""CockroachDB orders text by its bytes, and its grammar does not take the name of that order."""
-_SQLITE_TYPES: Final = {"id": "INTEGER PRIMARY KEY AUTOINCREMENT", "bytes": "BLOB", "text": "TEXT", "if_not_exists": ""}
+_COCKROACH_TYPES: Final = {**_POSTGRES_TYPES, "text": "TEXT", "sparse": ""}
+"""CockroachDB orders text by its bytes, and its grammar does not take the name of that order. It has no pages
+that fill up."""
+_SQLITE_TYPES: Final = {
+    "id": "INTEGER PRIMARY KEY AUTOINCREMENT",
+    "bytes": "BLOB",
+    "text": "TEXT",
+    "if_not_exists": "",
+    "sparse": "",
+}
 """AUTOINCREMENT: an id is never used again, which paging through the outbox relies on."""
 
 _EVENTS: Final = ("INSERT_AUDIT", "INSERT_OUTBOX")

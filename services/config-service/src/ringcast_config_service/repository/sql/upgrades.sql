@@ -149,7 +149,7 @@ CREATE TABLE IF NOT EXISTS release_rows (
     old_size BIGINT NOT NULL,
     PRIMARY KEY (store, number, place),
     UNIQUE (store, number, config_key, row_id)
-);
+) {sparse};
 UPDATE schema_version SET version = 8 WHERE version = 7
 
 -- UPGRADE_9 --

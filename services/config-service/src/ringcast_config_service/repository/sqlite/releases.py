@@ -68,13 +68,13 @@ _SQL: Final = ReleaseStatements(
     schemas_since=Sql.SCHEMAS_SINCE,
     wave_page=Sql.WAVE_PAGE,
     undo_page=Sql.UNDO_PAGE,
+    other_undone=Sql.OTHER_UNDONE,
     same_again=Sql.SAME_AGAIN,
-    keep_old_rows=Sql.KEEP_OLD_ROWS,
-    keep_old_rows_of_wave=Sql.KEEP_OLD_ROWS_OF_WAVE,
+    keep_old_rows=Sql.KEEP_OLD_ROW,
     release_partitions=Sql.RELEASE_PARTITIONS,
     release_key_partitions=Sql.RELEASE_KEY_PARTITIONS,
     clear_release_partitions=Sql.CLEAR_RELEASE_PARTITIONS,
-    insert_release_partition=Sql.INSERT_RELEASE_PARTITION,
+    insert_release_partitions=Sql.INSERT_RELEASE_PARTITION,
     set_published=Sql.SET_PUBLISHED,
     set_undone=Sql.SET_UNDONE,
     remove_release_rows=Sql.REMOVE_RELEASE_ROWS,
@@ -118,7 +118,7 @@ def _run(db: sqlite3.Connection, transaction: Transaction[T]) -> T:
             if isinstance(asked, Ask):
                 answer = db.execute(asked.text, asked.params).fetchall()
             elif isinstance(asked, Each):
-                db.executemany(asked.text, asked.params)
+                db.executemany(asked.text, asked.rows)
             elif isinstance(asked, Insert):
                 try:
                     db.executemany(asked.text, asked.rows)

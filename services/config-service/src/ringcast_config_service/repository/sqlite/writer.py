@@ -6,7 +6,7 @@ import sqlite3
 import time
 from collections.abc import Sequence
 
-from ringcast_config_service.repository import budgets, mapping, touched, writes
+from ringcast_config_service.repository import budgets, mapping, packing, touched, writes
 from ringcast_config_service.repository.base import OutboxRecord, WriteRequest, Written
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 from ringcast_config_service.repository.sqlite.audit import add_facts
@@ -126,12 +126,13 @@ def _read_state(db: sqlite3.Connection, requests: Sequence[WriteRequest]) -> wri
     for key in touched.unchecked_keys(requests, state):
         version, *schema = db.execute(Sql.SCHEMA_TEXT, (state.schema_ids[key],)).fetchone()
         state.schemas[key] = EnforcedSchema(f"{key.store}/{key.name}", version, to_value_schema(*schema))
-    statement = Sql.STORED_CONTENT if any(request.skip_unchanged for request in requests) else Sql.STORED_SIZE
-    for row, partition in touched.touched_rows(requests).items():
-        if (key_id := state.keys.get(row.key)) is not None:
-            found = db.execute(statement, (key_id, partition, row.row_id)).fetchone()
-            if found:
-                deleted, state.versions[row], size, *content = found
+    statement = Sql.STORED_CONTENTS if any(request.skip_unchanged for request in requests) else Sql.STORED_SIZES
+    for place, ids in touched.touched_rows(requests).items():
+        if (key_id := state.keys.get(place.key)) is not None:
+            found = db.execute(statement, (key_id, place.partition, packing.pack_ids(ids)))
+            for row_id, deleted, version, size, *content in found:
+                row = writes.RowRef(place.key, row_id)
+                state.versions[row] = version
                 if not deleted:
                     state.live[row] = size
                     if content:

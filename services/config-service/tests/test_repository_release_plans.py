@@ -1,0 +1,96 @@
+"""How PostgreSQL plans the steps of a release of which it has no statistics: one that was staged just now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import asyncpg
+import pytest
+from ringcast_config_service.repository import Authorship, RowWrite, StageBatch, StagedRow
+from ringcast_config_service.repository.sql.statements import Postgres as Sql
+from ringcast_testkit.rows import same_partition
+from ringcast_wire import check_row
+
+Bench = Any  # of conftest.py
+
+BY: Final = Authorship("alice", "new list")
+ROWS: Final = 1_000
+STEP: Final = 100
+"""Rows of which each statement is asked for."""
+_READ: Final = re.compile(r"Scan .*actual time=\S+ rows=([\d.]+) loops=(\d+)")
+_REMOVED: Final = re.compile(r"Rows Removed by [\w ]+: (\d+)")
+
+
+@pytest.fixture
+async def released(postgres_bench: Bench) -> AsyncIterator[asyncpg.Connection]:
+    """A connection to a database with two releases of the same rows: the first undone, the second published."""
+    db = await asyncpg.connect(postgres_bench.address)
+    for table in ("release_rows", "releases", "rows", "history"):
+        await db.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
+    await db.execute("SET plan_cache_mode = force_generic_plan")  # as the service has it, once it has taken a few steps
+    await postgres_bench.write(dict.fromkeys(same_partition(ROWS), "old"))
+    releases = postgres_bench.repo.releases
+    for number in (1, 2):
+        found = await db.fetch("SELECT row_id, version FROM rows ORDER BY row_id")
+        size = check_row(found[0][0], "new", None)
+        rows = [StagedRow("k", RowWrite(3, row_id, "new", None, size, version)) for row_id, version in found]
+        await releases.stage(postgres_bench.store, StageBatch(f"stage {number}", 0, rows, True), BY)
+        await releases.publish("s", number, 86_400_000, BY)
+        await work(postgres_bench, number)
+        if number == 1:
+            await releases.undo("s", number, BY)
+            await work(postgres_bench, number)
+    assert (await releases.get("s", 1)).undone == (await releases.get("s", 2)).published == ROWS
+    yield db
+    await db.close()
+
+
+async def work(bench: Bench, number: int) -> None:
+    while not (await bench.repo.releases.step("s", number, bench.repo.histories.generation)).done:
+        pass
+
+
+def words_of(statement: str, key_id: int, rows: list[tuple[int, str, int]]) -> tuple[object, ...]:
+    """What a step with these rows of the release 2 asks with: place, id and version of each."""
+    places, ids, versions = map(list, zip(*rows, strict=True))
+    first, named = rows[0][0] - 1, (["s"] * STEP, [2] * STEP, places, ["k"] * STEP, ids)
+    return {
+        "PUBLISH_PAGE": ("s", 2, first, STEP, 1 << 20),
+        "UNDO_PAGE": ("s", 2, first + STEP + 1, STEP, 1 << 20),
+        "SAME_AGAIN": ("s", 2, first + STEP + 1, first + 1),
+        "KEEP_OLD_ROWS": (*named, [key_id] * STEP, [3] * STEP, versions),
+        "SET_PUBLISHED": (*named, ["published"] * STEP, versions),
+        "SET_UNDONE": (*named, ["undone"] * STEP, versions),
+        "REMOVE_RELEASE_ROWS": ("s", 2, STEP),
+    }[statement]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "PUBLISH_PAGE",
+        "UNDO_PAGE",
+        "SAME_AGAIN",
+        "KEEP_OLD_ROWS",
+        "SET_PUBLISHED",
+        "SET_UNDONE",
+        "REMOVE_RELEASE_ROWS",
+    ],
+)
+async def test_no_step_of_a_release_reads_more_than_its_rows(released: asyncpg.Connection, statement: str) -> None:
+    key_id = await released.fetchval("SELECT key_id FROM config_keys")
+    page = "SELECT place, row_id, version FROM release_rows WHERE number = 2 AND place > $1 ORDER BY place LIMIT $2"
+    words = words_of(statement, key_id, [tuple(record) for record in await released.fetch(page, ROWS // 2, STEP)])
+    await released.execute(f"PREPARE step AS {getattr(Sql, statement)}")
+    given = ", ".join(f"ARRAY{word!r}" if isinstance(word, list) else repr(word) for word in words)
+    found = await released.fetch(f"EXPLAIN (ANALYZE, COSTS OFF) EXECUTE step ({given})")
+    plan = "\n".join(record[0] for record in found)
+    most = 0.0
+    for line in plan.splitlines():
+        if (read := _READ.search(line)) is not None:
+            most, loops = max(most, float(read[1]) * int(read[2])), int(read[2])
+        elif (removed := _REMOVED.search(line)) is not None:
+            most = max(most, float(removed[1]) * loops)
+    assert STEP <= most <= 2 * STEP, plan

@@ -51,21 +51,26 @@ async def test_each_change_is_written_once_and_in_order_whatever_ends_the_stream
     assert sum(await client.heads(store, "list")) == rows * rounds
 
 
-async def test_one_that_is_refused_does_not_hold_up_the_others(client: ConfigServiceClient, store: str) -> None:
+async def test_one_that_is_refused_does_not_hold_up_the_others(
+    shared_service: ConfigServiceProcess, store_name: str
+) -> None:
+    """Of a service whose streams last: four of these rows take longer to send than the others give them."""
     block = "x" * (limits.MAX_ROW_BYTES - 10)
-    async with client.changes(store, "list") as writer:
-        # All in one partition, which they would outgrow.
-        home = [name for name in (f"r{number}" for number in range(500)) if row_partition(name, PARTITIONS) == 0]
-        big = (writer.put(row_id, block) for row_id in home[:9])
-        found = await asyncio.gather(*big, writer.put(home[9], "small"), return_exceptions=True)
-        assert [type(one).__name__ for one in found] == ["PutResult"] * 8 + ["LimitExceededError", "PutResult"]
-        with pytest.raises(InvalidInputError, match="row_id"):
-            await writer.put("", "")
-    async with client.changes("nowhere", "list") as writer:
-        with pytest.raises(UnknownStoreError, match="'nowhere'"):
-            await writer.put("a", "")
-    async with client.changes(store, "other") as writer:
-        assert (await writer.put("a", "")).version == 1
+    async with ConfigServiceClient(shared_service.address) as client:
+        store = (await client.create_store(store_name, partition_count=PARTITIONS)).name
+        async with client.changes(store, "list") as writer:
+            # All in one partition, which they would outgrow.
+            home = [name for name in (f"r{number}" for number in range(500)) if row_partition(name, PARTITIONS) == 0]
+            big = (writer.put(row_id, block) for row_id in home[:9])
+            found = await asyncio.gather(*big, writer.put(home[9], "small"), return_exceptions=True)
+            assert [type(one).__name__ for one in found] == ["PutResult"] * 8 + ["LimitExceededError", "PutResult"]
+            with pytest.raises(InvalidInputError, match="row_id"):
+                await writer.put("", "")
+        async with client.changes("nowhere", "list") as writer:
+            with pytest.raises(UnknownStoreError, match="'nowhere'"):
+                await writer.put("a", "")
+        async with client.changes(store, "other") as writer:
+            assert (await writer.put("a", "")).version == 1
 
 
 async def test_what_is_refused_at_once(client: ConfigServiceClient) -> None:

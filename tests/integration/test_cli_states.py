@@ -62,8 +62,8 @@ async def test_states_of_a_key(cli: Cli, either_store: str, tmp_path: Path) -> N
 
     assert lines("--from", 1, "--to", 2) == ["+ d: 2", "- b: 1", "~ a: 1 -> 2"]
     assert lines("--from", 2, "--to", 1) == ["+ b: 1", "- d: 2", "~ a: 2 -> 1"]
-    assert lines("--from", at, "--to", 1) == ["- direct: x\\ty"]
-    assert lines("--from", 2) == lines("--from", 2, "--to", "now") == ["~ c: 1 () -> 1 (by=you)"]
+    assert lines("--from", at, "--to", 1) == ["- direct: x\\ty (by=me)"]
+    assert lines("--from", 2) == lines("--from", 2, "--to", "now") == ["~ c: 1 ( -> by=you)"]
     assert lines("--from", 2, "--to", 2) == []
     assert len(lines("--from", 1, "--to", 2, "--limit", 2)) == 2
     found = {one["row_id"]: one for one in cli.ok("diff", store, "list", "--from", 1, "--to", 2, "--json").documents}
@@ -74,7 +74,7 @@ async def test_states_of_a_key(cli: Cli, either_store: str, tmp_path: Path) -> N
     assert {found["a"]["partition"]} == {found["a"][state]["partition"] for state in ("before", "after")}
     cli.ok("release", "undo", store, 2)
     assert rows("--as-of-release", 2) == second
-    assert lines("--from", at) == ["~ c: 1 () -> 1 (by=you)"], "the undo has left what another client wrote"
+    assert lines("--from", at) == ["~ c: 1 ( -> by=you)"], "the undo has left what another client wrote"
 
 
 def test_what_is_refused(cli: Cli, store: str, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def release(reason: str) -> Release:
         "stage",
         ReleaseState.STAGED,
         *("", True, 200, 4_000, 1, 0, 0, 0, 0, "alice", reason, "", "", "", 0, 0, 0),
-        digest="1-abc",
+        digest="200-abc",
         keys=(ReleaseKey("k", 0, 0, 200),),
     )
 

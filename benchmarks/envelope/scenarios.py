@@ -37,5 +37,5 @@ SCENARIOS = (
     Scenario("leader", "what the leader of a key takes with `sticky`, and a peer with `jump`", 1200, leader.leader),
     Scenario("control", "what tokens, roles and policies cost a put", 240, control.control),
     Scenario("undo", "until handlers have their old rows again, of a release and a bad wave", 240, undo.undo),
-    Scenario("limits", "every hard limit of the envelope reached, and one more refused", 60, hard_limits.hard_limits),
+    Scenario("limits", "every hard limit of the envelope reached, and one more refused", 180, hard_limits.hard_limits),
 )

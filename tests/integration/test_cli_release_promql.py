@@ -248,7 +248,7 @@ async def test_what_can_not_be_met_is_refused_and_nothing_is_published(
 
     assert "PromQL condition 'sum(up': Prometheus refuses it: " in await refused("sum(up")
     assert "PromQL condition 'up': it has 3 samples, and one is allowed" in await refused("up")
-    assert "PromQL condition 'sum(up)': its value is 3, and only 1 and 0 are allowed" in await refused("sum(up)")
+    assert "PromQL condition 'count(up)': its value is 3, and only 1 and 0 are allowed" in await refused("count(up)")
     found = await refused("1 == bool 1", "--promql", "up[1m]")
     assert "PromQL condition 2 'up[1m]': its result is a 'matrix', and one number is allowed" in found
     application.errors.inc()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,6 +26,11 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def shown_metadata(metadata: Mapping[str, str]) -> str:
+    """The entries of a row's metadata on one line, by name."""
+    return " ".join(f"{visible(name)}={visible(entry)}" for name, entry in sorted(metadata.items()))
 
 
 def counted(count: int, what: str) -> str:

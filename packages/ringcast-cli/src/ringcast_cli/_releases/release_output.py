@@ -12,7 +12,7 @@ from ringcast_client import ReleaseCertificate, ReleaseInfo, ReleaseRowInfo
 from ringcast_wire import ReleaseOutcome, ReleaseState
 
 from ringcast_cli._common.config import CliConfig
-from ringcast_cli._common.output import counted, print_json, print_table, visible
+from ringcast_cli._common.output import counted, print_json, print_table, shown_metadata, visible
 from ringcast_cli._releases.release_words import approval_words, failure_words, gate_words, share_words, state_words
 
 _MAX_SHOWN_CHARS: Final = 200
@@ -123,18 +123,16 @@ def shown_change(before: Content | None, after: Content | None) -> str:
     """
     if before is None or after is None:
         value, metadata = after or before or ("", {})
-        return _with_metadata(_cut(visible(value), 0), _cut(_entries(metadata), 0))
+        return _with_metadata(_cut(visible(value), 0), _cut(shown_metadata(metadata), 0))
     same_value, same_metadata = before[0] == after[0], before[1] == after[1]
     value = _cut(visible(after[0]), 0) if same_value else _difference(visible(before[0]), visible(after[0]))
-    return _with_metadata(value, "" if same_metadata else _difference(_entries(before[1]), _entries(after[1])))
+    return _with_metadata(
+        value, "" if same_metadata else _difference(shown_metadata(before[1]), shown_metadata(after[1]))
+    )
 
 
 def _with_metadata(value: str, metadata: str) -> str:
     return f"{value} ({metadata})" if metadata else value
-
-
-def _entries(metadata: Mapping[str, str]) -> str:
-    return " ".join(f"{visible(name)}={visible(entry)}" for name, entry in sorted(metadata.items()))
 
 
 def _difference(old: str, new: str) -> str:

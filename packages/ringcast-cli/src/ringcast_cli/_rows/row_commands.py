@@ -17,7 +17,7 @@ from ringcast_cli._common import exit_codes as codes
 from ringcast_cli._common.client import service_client
 from ringcast_cli._common.moments import as_of_time as moment_of
 from ringcast_cli._common.options import settings_of, shared_options
-from ringcast_cli._common.output import note, print_json, visible
+from ringcast_cli._common.output import note, print_json, shown_metadata, visible
 
 _LIMIT: Final = click.IntRange(min=1)
 _IF_VERSION: Final = click.option("--if-version", type=int, metavar="N", help="Only if the row is at this version.")
@@ -234,7 +234,7 @@ def _line(row: RowRecord, details: bool) -> str:
     value = "(deleted)" if row.deleted else visible(row.value)
     if not details:
         return f"{visible(row.row_id)}\t{value}"
-    metadata = " ".join(f"{visible(name)}={visible(entry)}" for name, entry in sorted(row.metadata.items()))
+    metadata = shown_metadata(row.metadata)
     return f"{row.partition}\t{row.version}\t{visible(row.row_id)}\t{value}\t{metadata}".rstrip("\t")
 
 

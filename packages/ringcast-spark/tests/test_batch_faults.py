@@ -18,7 +18,8 @@ from ringcast_wire.grpc import pb
 
 Store = Any  # of conftest.py
 PASSWORD = "hunter2"
-QUICKLY = {"timeout_s": "10", "user": "somebody", "password": PASSWORD}
+QUICKLY = {"timeout_s": "4", "user": "somebody", "password": PASSWORD}
+"""Spark tries a task four times, and each waits as long for the service that is gone."""
 
 
 def one_clear_error(caught: pytest.ExceptionInfo[PySparkException]) -> str:

@@ -173,6 +173,7 @@ ROOMS = (
             ("nats", ("proof", "telemetry", "repository", "broker_state")),
             ("proofs", ("proof", "nats", "repository")),
             ("canaries", ("canary", "nats", "repository")),
+            ("dry_waves", ("proof", "nats", "repository")),
             ("histories", ("nats", "telemetry", "repository")),
             ("migrations", ("repository",)),
             ("lifecycle", ("maintenance", "migrations", "nats", "repository")),
@@ -182,8 +183,8 @@ ROOMS = (
             (
                 "releases",
                 (
-                    *("gates", "canaries", "promql", "external_check", "histories", "writes", "value_schemas"),
-                    *("telemetry", "repository"),
+                    *("gates", "canaries", "dry_waves", "promql", "external_check", "histories", "writes"),
+                    *("value_schemas", "telemetry", "repository"),
                 ),
             ),
             (

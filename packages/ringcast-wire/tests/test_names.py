@@ -15,7 +15,7 @@ def test_notify_subjects_can_be_taken_apart(store: str, key: str, partition: int
     assert (parsed.store, parsed.config_key, parsed.partition) == (store, key, partition)
 
 
-@given(NAMES, NAMES, st.one_of(PARTITIONS, st.sampled_from(["batch", "full", "heads"])))
+@given(NAMES, NAMES, st.one_of(PARTITIONS, st.sampled_from(["batch", "full", "heads", "staged"])))
 def test_fetch_subjects_can_be_taken_apart(store: str, key: str, what: int | str) -> None:
     parsed = names.parse_fetch_subject(names.fetch_subject(store, key, what))
     assert (parsed.store, parsed.config_key, parsed.what) == (store, key, what)

@@ -154,9 +154,20 @@ def test_the_largest_report_is_within_the_limit() -> None:
         * wire.MAX_REFUSALS,
         unnamed_refusals=top,
         labels=[f"{number}{'x' * 62}={'x' * 63}" for number in range(limits.MAX_LABELS)],
+        dry_wave=wire.DryWaveReport(
+            "0" * 16,
+            wire.DryWaveState.JUDGING,
+            wire.spans_of(range(4_096)),
+            rows=top,
+            refused=top,
+            refusals=[wire.DryRefusal("x" * 512, text[: wire.MAX_DRY_REASON])] * wire.MAX_DRY_REFUSALS,
+            why=text[: wire.MAX_DRY_REASON],
+        ),
     )
     scattered = report("0" * 16, range(1, 4_096, 2), applied=[2**63 - 1] * 2_048, failing=text, refused=text)
-    for each in (largest, scattered):
+    of_before = msgspec.structs.replace(largest, dry_wave=None)
+    assert len(wire.encode_report(of_before)) <= 64 * limits.KIB, "what builds of before read"
+    for each in (largest, scattered, of_before):
         assert len(wire.encode_report(each)) <= wire.MAX_REPORT_BYTES
         assert wire.decode_report(wire.encode_report(each)) == each
 
@@ -170,7 +181,7 @@ def test_the_largest_report_is_within_the_limit() -> None:
         (lambda round_id: wire.encode_report(report(round_id, spans=[0, 2, 1, 2])), "2 partitions from 1"),
         (lambda round_id: wire.encode_report(report(round_id, spans=[0, 5_000])), "5000 partitions from 0"),
         (lambda round_id: wire.encode_report(report(round_id, spans=[0])), "must be pairs"),
-        (lambda round_id: bytes(wire.MAX_REPORT_BYTES + 1), "at most 65536 are allowed"),
+        (lambda round_id: bytes(wire.MAX_REPORT_BYTES + 1), "at most 81920 are allowed"),
         (lambda round_id: wire.encode_report(report(round_id, labels=["site"])), "matching regex"),
         (lambda round_id: wire.encode_report(report(round_id, labels=["a=b"] * 9)), "of length <= 8"),
     ],
@@ -262,11 +273,11 @@ def test_ranges_that_are_none_are_refused(ranges: list[int], why: str) -> None:
 
 
 def test_builds_of_before_understand_the_question_and_their_answers_say_that_they_do_not_know() -> None:
-    """They have neither ranges nor refusals, nor labels: the fields at the end of both messages."""
+    """They have neither ranges nor refusals, nor labels, nor dry waves: the fields at the end of both messages."""
     question = ReportRequest(WIRE_VERSION, "0" * 16, "row", [1, 4, 6])
     asked = msgspec.msgpack.decode(wire.encode_report(question))
-    assert asked == [WIRE_VERSION, "0" * 16, "row", [1, 4, 6]], "a reader of arrays ignores what it does not know"
+    assert asked == [WIRE_VERSION, "0" * 16, "row", [1, 4, 6], None], "a reader of arrays ignores what it does not know"
     assert wire.ranges_of(wire.decode_report_request(msgspec.msgpack.encode(asked[:3]))) == {}
     answered = msgspec.msgpack.decode(wire.encode_report(report("0" * 16, refusals=[])))
-    old = wire.decode_report(msgspec.msgpack.encode(answered[:-3]))
+    old = wire.decode_report(msgspec.msgpack.encode(answered[:-4]))
     assert (old.refusals, old.unnamed_refusals, old.applied) == (None, 0, [7] * 4)

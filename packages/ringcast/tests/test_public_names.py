@@ -29,6 +29,7 @@ FROZEN = [
     "StoreSettings",
     "UnavailableError",
     "UnknownStoreError",
+    "Validator",
     "ValueSealedError",
     "Worker",
     "WorkerConfig",

@@ -22,6 +22,7 @@ from ringcast_wire import (
     encode,
     names,
 )
+from ringcast_wire.reports import StagedRequest, encode_staged
 
 Running = Any  # of conftest.py
 
@@ -74,6 +75,7 @@ def requests(store: str, random: Random) -> tuple[str, bytes]:
         ),
         ("full", b""),
         ("heads", b""),
+        ("staged", encode_staged(StagedRequest(WIRE_VERSION, random.randint(1, 3), [random.randrange(8), 1]))),
     ]
     what, payload = random.choice(kinds)
     subject = names.fetch_subject(store, "k", what)
@@ -110,6 +112,7 @@ async def test_every_damaged_fetch_is_answered(service: Running, store_name: str
             if what == "heads":
                 assert sum(decode_heads_reply(body).heads) in (0, 30)  # what damaged it may have named a moment
             else:
+                assert what != "staged", "nothing is"
                 rows = [row for part in decode_fetch_reply(body).partitions for row in part.rows]
                 assert {row.row_id: row.value for row in rows}.items() <= truth.items()
         del open_requests[msg.subject]

@@ -69,7 +69,7 @@ async def published(bench: Bench, number: int = 1) -> set[tuple[str, int]]:
 
 def _releases(bench: Bench) -> Any:
     """What callers may do, where nothing but the database is asked."""
-    parts: list[Any] = [None] * 5
+    parts: list[Any] = [None] * 6
     return Releases(bench.repo, *parts, staged_ms=DAY_MS)
 
 

@@ -343,7 +343,7 @@ async def test_a_batch_has_so_many_bytes_at_most(sqlite_bench: Bench, monkeypatc
     monkeypatch.setattr(limits, "MAX_BATCH_BYTES", 3)
     schemas = ValueSchemas(sqlite_bench.repo, Measures())
     none: Any = None
-    calls: Any = Releases(sqlite_bench.repo, none, schemas, none, none, none, staged_ms=DAY_MS)
+    calls: Any = Releases(sqlite_bench.repo, none, schemas, none, none, none, none, staged_ms=DAY_MS)
     rows = [KeyedRow("k", RowInput(name, "1", None, 0)) for name in "ab"]
     with pytest.raises(InvalidInputError, match="rows has 4 bytes: at most 3 are allowed in a batch"):
         await calls.stage("s", "one", 0, rows, BY, complete=True)

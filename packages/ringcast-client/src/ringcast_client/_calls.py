@@ -135,14 +135,15 @@ class Calls:
         metadata: tuple[tuple[str, str], ...] | None = None,
         *,
         late: Callable[[], UnavailableError] | None = None,
+        more_s: float = 0.0,
     ) -> Any:
-        """One call; ``late`` makes what is raised when it is not answered in time.
+        """One call; ``late`` makes what is raised when it is not answered in time: in the time-out and ``more_s``.
 
         Where the service asks to come again after a time, and that is within the time-out, the call waits and is made
         again: nothing of it was done.
         """
         async with self._turns:  # the time-out begins with the call's turn
-            deadline_s = asyncio.get_running_loop().time() + self.timeout_s
+            deadline_s = asyncio.get_running_loop().time() + self.timeout_s + more_s
             while True:
                 endpoint = await self._endpoints.settle(deadline_s)
                 try:

@@ -206,6 +206,7 @@ class ReleaseCalls:
         waves: Sequence[int] = (),
         gate: ReleaseGate = DEFAULT_GATE,
         canary: str = "",
+        dry_wave: bool = False,
         reason: str | None = None,
     ) -> ReleaseInfo:
         """Begins to publish a release; the service goes on by itself. See :meth:`follow_release`.
@@ -214,13 +215,16 @@ class ReleaseCalls:
         100, for example ``[1, 10, 100]``; empty: all at once. Which ones is drawn by a hash of release and partition.
         ``canary``: a label of workers, such as ``site=test``; before ``waves`` comes one of the partitions that these
         own now.
+        ``dry_wave``: before anything is published the applications of these workers judge what is staged for them
+        (``validate`` of :class:`ringcast.Worker`), within the patience of the gate and at most 60 s.
         ``gate``: what has to hold after each wave; otherwise the service undoes the release. Its ``promql`` is asked
         once before, at the Prometheus that the service is configured with.
 
         Raises:
             ConditionFailedError: a row has been written since it was staged, or it has too few approvals; or it is not
                 staged; or one of ``promql`` is not met now, or the service has no Prometheus; or the workers of
-                ``canary`` own none of its partitions, or all of them. Nothing is published.
+                ``canary`` own none of its partitions, or all of them, or refuse a row in the dry wave, or can't judge.
+                Nothing is published.
             InvalidInputError: ``waves`` are no such list, or ``canary`` is no label, or ``gate`` is out of its ranges,
                 or Prometheus says that one of ``promql`` can't be a condition.
             UnavailableError: Prometheus, or a worker that may be of ``canary``, does not answer.
@@ -230,11 +234,13 @@ class ReleaseCalls:
             store=store,
             number=release_number(number),
             reason=check_why(reason),
-            waves=check_canary(canary, waves),
+            waves=check_canary(canary, waves, dry_wave=dry_wave),
             canary=canary,
+            dry_wave=dry_wave,
         )
         request.gate.CopyFrom(pb.ReleaseGate(**asdict(checked)))
-        return release_info(await self._again(self._calls.rpc.PublishRelease, request))
+        more_s = limits.MAX_DRY_WAVE_S if dry_wave else 0.0
+        return release_info(await self._again(self._calls.rpc.PublishRelease, request, more_s))
 
     async def approve_release(
         self, store: str, number: int, *, digest: str = "", reason: str | None = None
@@ -357,12 +363,13 @@ class ReleaseCalls:
             raise
         return release_info(release)
 
-    async def _again(self, method: object, request: object) -> pb.Release:
-        """A call that may be made again: the same once more changes nothing."""
+    async def _again(self, method: object, request: object, more_s: float = 0.0) -> pb.Release:
+        """A call that may be made again: the same once more changes nothing. ``more_s``: beyond the time-out."""
+        late = self._calls.unknown
         pause_s = _FIRST_PAUSE_S
         for attempt in range(_ATTEMPTS):
             try:
-                return cast(pb.Release, await self._calls.unary(method, request, late=self._calls.unknown))  # type: ignore[arg-type]
+                return cast(pb.Release, await self._calls.unary(method, request, late=late, more_s=more_s))  # type: ignore[arg-type]
             except UnavailableError:
                 if attempt == _ATTEMPTS - 1:
                     raise

@@ -105,6 +105,8 @@ MAX_CONDITIONS: Final = 8
 """PromQL conditions of a gate."""
 MAX_CONDITION_BYTES: Final = 1_000
 """Of one of them."""
+MAX_DRY_WAVE_S: Final = 60.0
+"""How long publishing waits for the dry wave of a release."""
 MAX_KEPT_RELEASES: Final = 1_000
 """Releases of one store that are known; the oldest that are done are forgotten."""
 MAX_RELEASE_PAGE: Final = 100

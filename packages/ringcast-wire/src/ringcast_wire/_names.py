@@ -56,11 +56,13 @@ SETTING_HISTORY: Final = "history_id"
 FETCH_BATCH: Final = "batch"
 FETCH_FULL: Final = "full"
 FETCH_HEADS: Final = "heads"
+FETCH_STAGED: Final = "staged"
+"""Last token of a fetch of what a release has staged; the others are of what is there."""
 FETCH_CANCEL: Final = "cancel"
 """Last token of where a worker says, with the id of a fetch, that it waits for it no longer. Every service hears it."""
 FETCH_CANCELS: Final = f"config.fetch.*.*.{FETCH_CANCEL}"
 MAX_FETCH_ID_CHARS: Final = 256
-_FETCH_VERBS: Final = frozenset({FETCH_BATCH, FETCH_FULL, FETCH_HEADS})
+_FETCH_VERBS: Final = frozenset({FETCH_BATCH, FETCH_FULL, FETCH_HEADS, FETCH_STAGED})
 
 
 def check_name(field: str, value: object) -> str:
@@ -321,7 +323,7 @@ def parse_reported_subject(subject: str) -> str:
 
 
 def fetch_subject(store: str, config_key: str, what: int | str) -> str:
-    """Subject of a fetch: of a partition by its number, or of ``batch``, ``full`` or ``heads``."""
+    """Subject of a fetch: of a partition by its number, or of ``batch``, ``full``, ``heads`` or ``staged``."""
     return f"config.fetch.{store}.{config_key}.{what}"
 
 
@@ -397,7 +399,7 @@ class NotifySubject:
 
 @dataclass(frozen=True, slots=True)
 class FetchSubject:
-    """A parsed fetch subject: ``what`` is a partition number, ``batch``, ``full`` or ``heads``."""
+    """A parsed fetch subject: ``what`` is a partition number, ``batch``, ``full``, ``heads`` or ``staged``."""
 
     store: str
     config_key: str
@@ -426,7 +428,9 @@ def parse_fetch_subject(subject: str) -> FetchSubject:
     if last in _FETCH_VERBS:
         return FetchSubject(store, config_key, last)
     if (partition := _partition(last)) is None:
-        raise ProtocolError(f"subject {shown(subject)} does not end with a partition number, batch, full or heads")
+        raise ProtocolError(
+            f"subject {shown(subject)} does not end with a partition number, batch, full, heads or staged"
+        )
     return FetchSubject(store, config_key, partition)
 
 

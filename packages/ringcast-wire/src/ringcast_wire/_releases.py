@@ -139,19 +139,24 @@ def check_waves(waves: Sequence[int]) -> tuple[int, ...]:
     return found
 
 
-def check_canary(canary: str, waves: Sequence[int]) -> tuple[int, ...]:
-    """The waves of a release as services take them, with 0 in front for that of a canary; ``canary``: empty for none.
+def check_canary(canary: str, waves: Sequence[int], *, dry_wave: bool = False) -> tuple[int, ...]:
+    """The waves of a release as services take them, with 0 in front for that of a canary, and one more for a dry one.
+
+    ``canary``: empty for none.
 
     Raises:
-        InvalidInputError: ``canary`` is no label, or there are no waves behind it, or these are not as they may be.
+        InvalidInputError: ``canary`` is no label, or there are no waves behind it, or these are not as they may be;
+            or there is a dry wave and no canary.
     """
     found = check_waves(waves)
     if not canary:
+        if dry_wave:
+            raise InvalidInputError("dry_wave needs a canary: its workers judge the rows", field="dry_wave")
         return found
     check_label("canary", canary)
     if not found:
         raise InvalidInputError("canary needs waves: 100 is a single one behind that of the canary", field="canary")
-    return (0, *found)
+    return (0, *((0,) if dry_wave else ()), *found)
 
 
 class CertifiedWorker(msgspec.Struct, frozen=True):

@@ -9,14 +9,16 @@ from typing import Annotated, Final
 
 import msgspec
 
+from ringcast_wire._dry_waves import DryWaveReport, DryWaveRequest, check_spans
 from ringcast_wire._errors import InvalidInputError, ProtocolError
 from ringcast_wire._labels import LABEL_PATTERN
 from ringcast_wire._limits import KIB, MAX_LABELS, MAX_PARTITIONS, MAX_ROW_ID_BYTES
 from ringcast_wire._messages import WIRE_VERSION
 from ringcast_wire._rows import check_row_id
 
-MAX_REPORT_BYTES: Final = 64 * KIB
-"""A report as bytes, all its chunks together: 4096 partitions at the highest revisions, and all texts, take less."""
+MAX_REPORT_BYTES: Final = 80 * KIB
+"""A report as bytes, all its chunks together: 4096 partitions at the highest revisions, and all texts, take less. One
+without a dry wave takes less than 64 KiB, which is all that builds of before read."""
 MAX_REPORT_TEXT: Final = 512
 """Characters of an error, or of another sentence, in a report."""
 MAX_REFUSALS: Final = 8
@@ -61,13 +63,15 @@ class RowFailure(StrEnum):
 class ReportRequest(msgspec.Struct, frozen=True, array_like=True):
     """Asks the workers of a key how far they are, and where a ``row_id`` is given, what they know of that row.
 
-    ``ranges``: partition, first and last revision, partition, …: what of these the handler did not take.
+    ``ranges``: partition, first and last revision, partition, …: what of these the handler did not take. ``dry_wave``:
+    has staged rows judged.
     """
 
     wire_version: int
     round_id: _RoundId
     row_id: str = ""
     ranges: _Revisions = []
+    dry_wave: DryWaveRequest | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True):
@@ -157,6 +161,8 @@ class WorkerReport(msgspec.Struct, frozen=True, array_like=True):
     """How many more there are than ``refusals`` names, or may be: not all are remembered."""
     labels: Annotated[list[_Label], msgspec.Meta(max_length=MAX_LABELS)] = []
     """Of the worker; one of an older build has none."""
+    dry_wave: DryWaveReport | None = None
+    """``None``: none was asked for, or not of this worker, or its build does not know them."""
 
     def partitions(self) -> Iterator[tuple[int, int]]:
         """Each owned partition with its applied revision."""
@@ -184,6 +190,8 @@ def decode_report_request(data: bytes) -> ReportRequest:
         if request.row_id:
             check_row_id(request.row_id)
         ranges_of(request)
+        if request.dry_wave is not None:
+            check_spans(request.dry_wave.spans, "request for a dry wave")
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, InvalidInputError) as error:
         raise ProtocolError(f"request for a report of {len(data)} bytes can't be read: {error}") from error
     _require_version(request.wire_version, "request for a report")
@@ -202,6 +210,8 @@ def decode_report(data: bytes) -> WorkerReport:
         raise ProtocolError(f"report of {len(data)} bytes can't be read: {error}") from error
     _require_version(report.wire_version, "report")
     _check_spans(report.spans, len(report.applied))
+    if report.dry_wave is not None:
+        check_spans(report.dry_wave.spans, "dry wave of a report")
     return report
 
 
@@ -255,15 +265,8 @@ def clipped(text: str, most: int = MAX_REPORT_TEXT) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _check_spans(spans: Sequence[int], revisions: int) -> None:
-    beyond = total = 0
-    if len(spans) % 2:
-        raise ProtocolError(f"report lists its partitions in {len(spans)} numbers: these must be pairs")
-    for first, count in zip(spans[::2], spans[1::2], strict=True):
-        if first < beyond or count < 1 or first + count > MAX_PARTITIONS:
-            raise ProtocolError(f"report lists {count} partitions from {first}, after those up to {beyond}")
-        beyond, total = first + count, total + count
-    if total != revisions:
+def _check_spans(spans: list[int], revisions: int) -> None:
+    if (total := check_spans(spans, "report")) != revisions:
         raise ProtocolError(f"report has {revisions} revisions for {total} partitions")
 
 

@@ -10,6 +10,7 @@ from typing import Final, Protocol, TypeAlias
 
 from ringcast_wire import _names as names
 from ringcast_wire._chunks import ChunkAssembler
+from ringcast_wire._dry_waves import DryWaveRequest
 from ringcast_wire._errors import LimitExceededError, ProtocolError, RingcastError
 from ringcast_wire._limits import MIB
 from ringcast_wire._messages import WIRE_VERSION
@@ -35,8 +36,8 @@ MAX_MESSAGES: Final = 64
 MAX_ROUND_BYTES: Final = 32 * MIB
 """Bytes of all answers of one round."""
 _Taken: TypeAlias = Callable[["ReportMessage"], Awaitable[None]]
-_Place: TypeAlias = tuple[str, str, str, tuple[int, ...]]
-"""What is asked: store, key, row and ranges."""
+_Place: TypeAlias = tuple[str, str, str, tuple[int, ...], str]
+"""What is asked: store, key, row, ranges and the id of a dry wave."""
 
 
 class ReportMessage(Protocol):
@@ -96,11 +97,13 @@ class ReportAsker:
         *,
         row_id: str = "",
         ranges: Sequence[int] = (),
+        dry_wave: DryWaveRequest | None = None,
         timeout_s: float = 2.0,
     ) -> ReportRound:
         """Returns once all ``expected`` workers have answered, at the latest after ``timeout_s``.
 
-        ``row_id``: what each knows of this row is in its report. ``ranges``: as of :class:`ReportRequest`.
+        ``row_id``: what each knows of this row is in its report. ``ranges``, ``dry_wave``: as of
+        :class:`ReportRequest`.
 
         An answer is never older than ``JOIN_WITHIN_S`` before the call. Errors of the bus are raised as they are.
 
@@ -108,7 +111,13 @@ class ReportAsker:
             LimitExceededError: ``MAX_ROUNDS`` are under way.
         """
         names.check_name("store", store)
-        place = (store, names.check_name("key", key), row_id and check_row_id(row_id), tuple(ranges))
+        place = (
+            store,
+            names.check_name("key", key),
+            row_id and check_row_id(row_id),
+            tuple(ranges),
+            dry_wave.id if dry_wave else "",
+        )
         loop = asyncio.get_running_loop()
         began = loop.time()
         current = self._newest.get(place)
@@ -119,7 +128,7 @@ class ReportAsker:
         due = began + timeout_s
         waiter = current.wait_for(expected)
         try:
-            await self._begin(current, place)
+            await self._begin(current, place, dry_wave)
             while not waiter.done.is_set() and loop.time() < due:
                 await event_before(waiter.done, due)
             if current.failure is not None:
@@ -135,16 +144,16 @@ class ReportAsker:
                     del self._newest[place]
                 await self._end(current)
 
-    async def _begin(self, current: _Round, place: _Place) -> None:
+    async def _begin(self, current: _Round, place: _Place, dry_wave: DryWaveRequest | None) -> None:
         if current.is_begun:
             return
         current.is_begun = True
         self._under_way += 1
-        store, key, row_id, ranges = place
+        store, key, row_id, ranges, _ = place
         try:
             answers = names.reported_subject(store, key, "*", current.id)
             current.subscription = await self._bus.subscribe(answers, cb=current.take)
-            request = encode_report(ReportRequest(WIRE_VERSION, current.id, row_id, list(ranges)))
+            request = encode_report(ReportRequest(WIRE_VERSION, current.id, row_id, list(ranges), dry_wave))
             await self._bus.publish(names.report_subject(store, key), request)
         except BaseException as error:
             # Those that share the round are not cancelled with this one: to them it has failed.

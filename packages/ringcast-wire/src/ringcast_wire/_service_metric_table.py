@@ -134,8 +134,8 @@ SERVICE: Final = (
         "counter",
         ("kind", "outcome"),
         "fetches",
-        "Fetches answered, by kind (partition, since, batch, full, heads) and outcome (ok, an error code, abandoned or"
-        " unsent).",
+        "Fetches answered, by kind (partition, since, batch, full, heads, staged) and outcome (ok, an error code,"
+        " abandoned or unsent).",
     ),
     _service(
         "config_service_fetch_duration_seconds",

@@ -6,6 +6,20 @@ subscribes, such as a client of NATS. A worker answers from memory, whatever sta
 
 from __future__ import annotations
 
+from ringcast_wire._dry_waves import (
+    MAX_DRY_REASON,
+    MAX_DRY_REFUSALS,
+    DryRefusal,
+    DryWaveReport,
+    DryWaveRequest,
+    DryWaveState,
+    StagedReply,
+    StagedRequest,
+    StagedRow,
+    decode_staged_reply,
+    decode_staged_request,
+    encode_staged,
+)
 from ringcast_wire._report_messages import (
     MAX_REFUSAL_TEXT,
     MAX_REFUSALS,
@@ -22,6 +36,7 @@ from ringcast_wire._report_messages import (
     decode_report,
     decode_report_request,
     encode_report,
+    partitions_of,
     ranges_of,
     spans_of,
 )
@@ -37,8 +52,14 @@ from ringcast_wire._report_round import (
 )
 
 __all__ = [
+    "DryRefusal",
+    "DryWaveReport",
+    "DryWaveRequest",
+    "DryWaveState",
     "JOIN_WITHIN_S",
     "MAX_ANSWERS",
+    "MAX_DRY_REASON",
+    "MAX_DRY_REFUSALS",
     "MAX_MESSAGES",
     "MAX_REFUSALS",
     "MAX_REFUSAL_TEXT",
@@ -53,13 +74,20 @@ __all__ = [
     "ReportRound",
     "RowFailure",
     "RowReport",
+    "StagedReply",
+    "StagedRequest",
+    "StagedRow",
     "WorkerKind",
     "WorkerReport",
     "assignment_digest",
     "clipped",
     "decode_report",
     "decode_report_request",
+    "decode_staged_reply",
+    "decode_staged_request",
     "encode_report",
+    "encode_staged",
+    "partitions_of",
     "ranges_of",
     "spans_of",
 ]

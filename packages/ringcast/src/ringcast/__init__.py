@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ringcast._delivery.attempts import Handler
     from ringcast._delivery.callbacks import Listener
     from ringcast._delivery.poison import BlockedRow
+    from ringcast._worker.dry_waves import Validator
     from ringcast._worker.health import CacheHealth, Health, KeyHealth
     from ringcast._worker.worker import Worker
 
@@ -43,6 +44,7 @@ _ON_FIRST_USE: Final = {
     "Health": "_worker.health",
     "KeyHealth": "_worker.health",
     "Listener": "_delivery.callbacks",
+    "Validator": "_worker.dry_waves",
     "Worker": "_worker.worker",
 }
 
@@ -70,6 +72,7 @@ __all__ = [
     "StoreSettings",
     "UnavailableError",
     "UnknownStoreError",
+    "Validator",
     "ValueSealedError",
     "Worker",
     "WorkerConfig",

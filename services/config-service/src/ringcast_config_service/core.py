@@ -14,6 +14,7 @@ from ringcast_config_service.access import Access
 from ringcast_config_service.audit import AuditTrail
 from ringcast_config_service.canaries import Canaries
 from ringcast_config_service.config import Config
+from ringcast_config_service.dry_waves import DryWaves
 from ringcast_config_service.external_check.check import ExternalCheck
 from ringcast_config_service.gates import Gates
 from ringcast_config_service.handlers import Handlers
@@ -112,6 +113,7 @@ class Core:
                 config.external_check, telemetry.measures.external_checks, telemetry.measures.external_check_duration
             ),
             Canaries(nc, js, repository),
+            DryWaves(nc, js, repository),
             staged_ms=config.staged_retention_ms,
         )
         self.fetches = FetchServer(

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from ringcast_core import row_partition
 from ringcast_wire import (
+    WIRE_VERSION,
     FetchReply,
     FetchReplyWriter,
     HeadsReply,
@@ -32,6 +33,14 @@ from ringcast_wire import (
     limits,
     names,
     shown,
+)
+from ringcast_wire.reports import (
+    StagedReply,
+    StagedRequest,
+    StagedRow,
+    decode_staged_request,
+    encode_staged,
+    partitions_of,
 )
 
 from ringcast_config_service.caller import LOCAL, Caller
@@ -361,9 +370,18 @@ class Handlers:
             return await _encoded(await read(reader.read_rows(store, key, row_ids, most_bytes)))
         if what == names.FETCH_HEADS:
             return encode(await read(self._heads_at(store, key, decode_heads_request(payload).at_ms)))
+        if what == names.FETCH_STAGED:
+            return encode_staged(await read(self._staged(store, key, decode_staged_request(payload))))
         if payload:
             raise ProtocolError(f"a fetch of {what} has no payload: {len(payload)} bytes came")
         return await read(reader.read_full(store, key))
+
+    async def _staged(self, store: str, key: str, asked: StagedRequest) -> StagedReply:
+        """A page of what a release has staged for partitions of a key."""
+        words = store, asked.release, key, set(partitions_of(asked.spans)), asked.after
+        found = await self._repository.releases.staged_rows(*words, limits.MAX_BATCH_ROWS, limits.MAX_BATCH_BYTES)
+        rows = [StagedRow(row.partition, row.row_id, row.value, row.base, row.metadata) for row in found]
+        return StagedReply(WIRE_VERSION, rows, found[-1].place if found else 0)
 
     async def _heads_at(self, store: str, key: str, at_ms: int | None) -> HeadsReply:
         if at_ms is not None and at_ms > (now_ms := await self._repository.clock_ms()):

@@ -31,6 +31,7 @@ from ringcast_wire import (
 )
 
 from ringcast_config_service.canaries import Canaries
+from ringcast_config_service.dry_waves import DryWaves
 from ringcast_config_service.external_check.check import ExternalCheck
 from ringcast_config_service.gates import Gates
 from ringcast_config_service.histories import Histories
@@ -95,6 +96,7 @@ class Releases:
         conditions: Conditions,
         external: ExternalCheck,
         canaries: Canaries,
+        dry_waves: DryWaves,
         *,
         staged_ms: int,
     ) -> None:
@@ -103,6 +105,7 @@ class Releases:
         self._conditions = conditions
         self._external = external
         self._canaries = canaries
+        self._dry_waves = dry_waves
         self._stores = repository.stores
         self._work = work
         self._staged_ms = staged_ms
@@ -195,15 +198,18 @@ class Releases:
         waves: Sequence[int] = (),
         gate: ReleaseGate = DEFAULT_GATE,
         canary: str = "",
+        dry_wave: bool = False,
     ) -> Release:
         """Begins to publish a release, in waves if there are any, with a gate behind each; again: changes nothing, and
         this instance works at it. ``canary``: a label; the first wave is then what workers with it own now.
+
+        ``dry_wave``: these workers judge before what is staged for them, within the patience of the gate.
 
         PromQL conditions of the gate are asked before, and the external check where the policy of the store wants it:
         with what can't be met, or is not allowed, nothing is published.
         """
         words = names.check_name("store", store), number, self._staged_ms, by
-        rollout = check_canary(canary, waves), check_gate(gate, waves)
+        rollout = check_canary(canary, waves, dry_wave=dry_wave)[dry_wave:], check_gate(gate, waves)
         first = Canary(canary)
         if gate.promql or canary:
             release = await self._releases.get(store, number)
@@ -212,6 +218,8 @@ class Releases:
                     await self._conditions.check(release.place, gate.promql)
                 if canary:
                     first = await self._canaries.find(release, canary)
+                if dry_wave:
+                    await self._dry_waves.hold(release, first, gate.patience_ms / 1000)
         allowed = await self._is_allowed(store, number)
         return self._begun(await self._releases.publish(*words, *rollout, first, allowed=allowed), by)
 

@@ -229,6 +229,11 @@ release.add_command(rollback)
     help="A label of workers: a wave of the partitions that these own comes first, and --waves follow.",
 )
 @click.option(
+    "--dry-wave",
+    is_flag=True,
+    help="Let the applications of the canary's workers judge their rows before, within --patience and at most 60 s.",
+)
+@click.option(
     "--bake", type=Duration(), default="0s", metavar="DURATION", help="How long to watch each wave once it is proven."
 )
 @click.option(
@@ -254,6 +259,7 @@ def publish(
     number: int,
     waves: tuple[int, ...],
     canary: str,
+    dry_wave: bool,
     bake: int,
     max_refused: int,
     patience: float,
@@ -274,10 +280,10 @@ def publish(
     try:
         gate = ReleaseGate(bake, max_refused, round(1000 * patience), promql) if waves or promql else DEFAULT_GATE
         check_gate(gate, waves)
-        check_canary(canary, waves)
+        check_canary(canary, waves, dry_wave=dry_wave)
     except InvalidInputError as error:
         raise click.UsageError(str(error)) from error
-    change = partial(ConfigServiceClient.publish_release, waves=waves, gate=gate, canary=canary)
+    change = partial(ConfigServiceClient.publish_release, waves=waves, gate=gate, canary=canary, dry_wave=dry_wave)
     return _change(context, store, number, change, ReleaseState.PUBLISHED)
 
 

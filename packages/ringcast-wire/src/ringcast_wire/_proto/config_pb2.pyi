@@ -1118,20 +1118,22 @@ class GetReleaseRequest(_message.Message):
     def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
 
 class PublishReleaseRequest(_message.Message):
-    __slots__ = ("store", "number", "reason", "waves", "gate", "canary")
+    __slots__ = ("store", "number", "reason", "waves", "gate", "canary", "dry_wave")
     STORE_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     WAVES_FIELD_NUMBER: _ClassVar[int]
     GATE_FIELD_NUMBER: _ClassVar[int]
     CANARY_FIELD_NUMBER: _ClassVar[int]
+    DRY_WAVE_FIELD_NUMBER: _ClassVar[int]
     store: str
     number: int
     reason: str
     waves: _containers.RepeatedScalarFieldContainer[int]
     gate: ReleaseGate
     canary: str
-    def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., reason: _Optional[str] = ..., waves: _Optional[_Iterable[int]] = ..., gate: _Optional[_Union[ReleaseGate, _Mapping]] = ..., canary: _Optional[str] = ...) -> None: ...
+    dry_wave: bool
+    def __init__(self, store: _Optional[str] = ..., number: _Optional[int] = ..., reason: _Optional[str] = ..., waves: _Optional[_Iterable[int]] = ..., gate: _Optional[_Union[ReleaseGate, _Mapping]] = ..., canary: _Optional[str] = ..., dry_wave: _Optional[bool] = ...) -> None: ...
 
 class ApproveReleaseRequest(_message.Message):
     __slots__ = ("store", "number", "reason", "digest")

@@ -28,6 +28,7 @@ from ringcast._coordination.peer import Coordinator, PeerCoordinator
 from ringcast._coordination.sticky import StickyCoordinator
 from ringcast._coordination.sticky_measures import KeyReport
 from ringcast._coordination.sticky_times import StickyTimes
+from ringcast._worker.dry_waves import DryWaves, Validator
 from ringcast._worker.exclusive import ExclusiveKeys
 from ringcast._worker.migrating import MigratingKeys
 from ringcast._worker.participation import Participation
@@ -170,6 +171,7 @@ class JoinedWorker:
         started: asyncio.Event,
         stopping: asyncio.Event,
         replay_taker: ReplayTaker | None,
+        validate: Validator | None,
         is_deleted: Callable[[], bool],
     ) -> None:
         """Takes part until ``stopping`` is set. ``started`` is set once it is known what each key owns.
@@ -179,13 +181,19 @@ class JoinedWorker:
         for session in self._context.keys.by_key.values():
             session.fetches.client = fetches
         async with self.tasks:
-            self._start_tasks(replay_taker, started)
+            self._start_tasks(fetches, replay_taker, validate, started)
             await stopping.wait()
             if self.coordinator is not None and not is_deleted():
                 await self.coordinator.give_notice()
             await self._wind_down()
 
-    def _start_tasks(self, replay_taker: ReplayTaker | None, started: asyncio.Event) -> None:
+    def _start_tasks(
+        self,
+        fetches: FetchClient,
+        replay_taker: ReplayTaker | None,
+        validate: Validator | None,
+        started: asyncio.Event,
+    ) -> None:
         context, tasks = self._context, self.tasks
         bus, config, sessions, settings = context.bus, context.config, context.keys.by_key, context.settings
         tasks.spawn(_until_closed(bus))
@@ -201,6 +209,7 @@ class JoinedWorker:
             sessions,
             incarnation=context.process.incarnation,
             assigned=self._assigned,
+            dry_waves=DryWaves(config, sessions, fetches, validate, spawn=tasks.spawn, log=context.log),
             groups=replay_taker is not None,
             log=context.log,
         )

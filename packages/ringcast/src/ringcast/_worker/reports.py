@@ -35,6 +35,7 @@ from ringcast._common.config import WorkerConfig
 from ringcast._common.place import read_place
 from ringcast._delivery.failures import Failure
 from ringcast._protocol.partition import Partition
+from ringcast._worker.dry_waves import DryWaves
 from ringcast._worker.session import KeySession
 
 MOST_PER_S: Final = 100
@@ -53,6 +54,7 @@ class Reports:
         *,
         incarnation: str,
         assigned: Callable[[str], str],
+        dry_waves: DryWaves,
         groups: bool,
         log: EventLog,
     ) -> None:
@@ -61,6 +63,7 @@ class Reports:
         self._sessions = sessions
         self._incarnation = incarnation
         self._assigned = assigned
+        self._dry_waves = dry_waves
         self._kind = WorkerKind.OBSERVER if config.observe else WorkerKind.GROUPS if groups else WorkerKind.APPLICATION
         self._log = log
         self._allowances = {key: _Allowance(MOST_PER_S) for key in sessions}
@@ -129,6 +132,7 @@ class Reports:
             refusals=[_refusal(each) for each in refused[:MAX_REFUSALS]],
             unnamed_refusals=max(0, len(refused) - MAX_REFUSALS) + forgotten,
             labels=list(self._config.labels),
+            dry_wave=self._dry_waves.report(session.key, request.dry_wave) if request.dry_wave is not None else None,
         )
 
     def _row(self, session: KeySession, row_id: str) -> RowReport:

@@ -27,6 +27,7 @@ from ringcast._coordination.observer import NoLease
 from ringcast._coordination.store_settings import find_store
 from ringcast._delivery.attempts import Handler
 from ringcast._delivery.callbacks import Listener
+from ringcast._worker.dry_waves import Validator
 from ringcast._worker.joined import JoinedWorker, WorkerContext
 from ringcast._worker.metrics_endpoint import endpoint
 from ringcast._worker.replays import ReplayTaker
@@ -63,6 +64,7 @@ class Runtime:
         self.lease: LeaseSource | None = None
         self.joined: JoinedWorker | None = None
         self.replay_taker: ReplayTaker | None = None
+        self.validate: Validator | None = None
         self.started = asyncio.Event()
         self.stopping = asyncio.Event()
         self._config = config
@@ -273,6 +275,7 @@ class Runtime:
                     started=self.started,
                     stopping=self.stopping,
                     replay_taker=self.replay_taker,
+                    validate=self.validate,
                     is_deleted=lambda: host.deletion is not None,
                 )
                 if host.deletion is not None:

@@ -24,6 +24,7 @@ from ringcast._delivery.attempts import Handler
 from ringcast._delivery.callbacks import Listener
 from ringcast._delivery.iterator import ChangeStream
 from ringcast._delivery.poison import BlockedRow
+from ringcast._worker.dry_waves import Validator
 from ringcast._worker.health import Health, cache_health, key_health, staleness_s
 from ringcast._worker.life import WorkerLife
 from ringcast._worker.replays import ReplayTaker
@@ -44,6 +45,9 @@ class Worker:
 
     Each change is handed over at least once; the versions of a row only rise. A handler that raises is called again, up
     to ``handler_tries`` times; then the poison policy decides.
+
+    ``validate`` judges what a release has staged, in a dry wave: it takes a :class:`Change` too, and returns ``None``
+    or why the application would not take it. Nothing of such a change has been published.
 
     ``settings`` are the fields of :class:`WorkerConfig`, by name. Those that are not given come from ``RINGCAST_*``
     variables, then from the file that ``RINGCAST_CONFIG_FILE`` names (TOML, table ``worker``), then from the defaults
@@ -69,6 +73,7 @@ class Worker:
         handler: Handler | None = None,
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
+        validate: Validator | None = None,
         metrics: Metrics | None = None,
         tracer_provider: TracerProvider | None = None,
         logger: logging.Logger | None = None,
@@ -82,6 +87,7 @@ class Worker:
         self._handler = handler
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
+        self._validate = validate
         self._metrics = metrics
         self._tracer_provider = tracer_provider
         self._life = WorkerLife(self.config, self._log)
@@ -132,6 +138,7 @@ class Worker:
             openings=self._openings,
         )
         runtime.replay_taker = self._replay_taker
+        runtime.validate = self._validate
         await self._life.start(runtime)
 
     async def stop(self) -> None:

@@ -63,8 +63,11 @@ class ReleaseCalls(ConfigServiceServicer):
             if request.HasField("gate"):
                 asked = request.gate
                 gate = ReleaseGate(asked.bake_ms, asked.max_refused, asked.patience_ms, tuple(asked.promql))
-            waves = _without_canary(request.waves) if request.canary else request.waves
-            return await self._releases.publish(request.store, request.number, by, waves, gate, request.canary)
+            waves: Sequence[int] = request.waves
+            for what, given in (("canary", bool(request.canary)), ("dry wave", request.dry_wave)):
+                waves = _without_zero(what, waves) if given else waves
+            words = request.store, request.number, by, waves, gate, request.canary
+            return await self._releases.publish(*words, dry_wave=request.dry_wave)
 
         return _message(await answer(context, work()))
 
@@ -120,10 +123,11 @@ async def _changed(
     return _message(await answer(context, work()))
 
 
-def _without_canary(waves: Sequence[int]) -> Sequence[int]:
-    """The waves behind that of a canary. Its place has to be there: a service without canaries refuses it."""
+def _without_zero(what: str, waves: Sequence[int]) -> Sequence[int]:
+    """The waves behind that of a canary, or behind a dry one. Its place has to be there: a service without it refuses
+    that."""
     if not waves or waves[0]:
-        raise InvalidInputError("waves must begin with 0 where there is a canary: that is its wave", field="waves")
+        raise InvalidInputError(f"waves must begin with 0 where there is a {what}: that is its wave", field="waves")
     return waves[1:]
 
 

@@ -17,7 +17,11 @@ from ringcast_config_service.repository.base import SMALL_ANSWER_BYTES
 T = TypeVar("T")
 
 _MOST_REQUESTER_CHARS: Final = 128
-_WEIGHTS: Final = {names.FETCH_HEADS: 64 * limits.KIB, names.FETCH_BATCH: SMALL_ANSWER_BYTES}
+_WEIGHTS: Final = {
+    names.FETCH_HEADS: 64 * limits.KIB,
+    names.FETCH_BATCH: SMALL_ANSWER_BYTES,
+    names.FETCH_STAGED: SMALL_ANSWER_BYTES,
+}
 """What an answer is taken to need in memory until it is sent. For a partition it is a bound: what its rows have in an
 answer beside their text is within a small answer, and text has the limit of a partition."""
 

@@ -9,7 +9,7 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 from ringcast_wire import LeaseRecord, Mode, NodeRecord, ProtocolError, Strategy, decode_record, names
 from ringcast_wire.owner_records import decode_state, decode_table
-from ringcast_wire.reports import ReportAsker, ReportRound
+from ringcast_wire.reports import DryWaveRequest, ReportAsker, ReportRound
 
 from ringcast_config_service.nats.calls import nats_calls
 from ringcast_config_service.nats.latest import read_newest
@@ -29,9 +29,14 @@ class Asked(NamedTuple):
 
 
 async def ask_fleet(
-    nc: Client, js: JetStreamContext, store: StoreRecord, key: str, ranges: Sequence[int] = ()
+    nc: Client,
+    js: JetStreamContext,
+    store: StoreRecord,
+    key: str,
+    ranges: Sequence[int] = (),
+    dry_wave: DryWaveRequest | None = None,
 ) -> Asked:
-    """Asks the workers of a key once how far they are. ``ranges``: as of ``ReportRequest``.
+    """Asks the workers of a key once how far they are. ``ranges``, ``dry_wave``: as of ``ReportRequest``.
 
     Raises:
         UnavailableError: NATS does not answer, or only a server that lags behind.
@@ -40,7 +45,8 @@ async def ask_fleet(
     with nats_calls("NATS does not carry questions to workers"):
         # An asker of its own: no answer that was given before the registrations were read.
         asker = ReportAsker(nc)
-        found = await asker.ask(store.name, key, list(before.living), ranges=ranges, timeout_s=PATIENCE_S)
+        asked = list(before.living)
+        found = await asker.ask(store.name, key, asked, ranges=ranges, dry_wave=dry_wave, timeout_s=PATIENCE_S)
     return Asked(before, found, await read_fleet(js, store, key))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -154,6 +154,17 @@ class ReleaseRow(NamedTuple):
     undo_version: int
 
 
+class StagedFound(NamedTuple):
+    """A row of a release that is staged; ``base``: the version that it was compared with, 0 where there was none."""
+
+    place: int
+    partition: int
+    row_id: str
+    value: str | None
+    metadata: dict[str, str] | None
+    base: int
+
+
 class KeyRevisions(NamedTuple):
     """What a release has written to a key: of each partition the first and the last revision. ``history``: of now."""
 
@@ -251,6 +262,16 @@ class ReleaseRepository(Protocol):
 
     async def key_partitions(self, store: str, number: int) -> dict[str, set[int]]:
         """The partitions of each key that a release has rows for."""
+
+    async def staged_rows(
+        self, store: str, number: int, key: str, partitions: Collection[int], after: int, limit: int, max_bytes: int
+    ) -> list[StagedFound]:
+        """Rows that a staged release has for partitions of a key, behind a place: up to ``limit``, of up to
+        ``max_bytes`` together, and always the first.
+
+        Raises:
+            ConditionFailedError: the release is not staged.
+        """
 
     async def approve(self, store: str, number: int, by: Authorship, digest: str = "") -> Release:
         """Notes that a principal approves a staged release; ``digest``: what it approves, empty: what is staged.

@@ -89,6 +89,7 @@ class ReleaseStatements(NamedTuple):
     keep_old_rows: str
     release_partitions: str
     release_key_partitions: str
+    staged_page: str
     clear_release_partitions: str
     insert_release_partitions: str
     set_published: str

@@ -8,13 +8,15 @@ those behind it.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import msgspec
 from ringcast_wire import ReleaseState, Rollout
 
 from ringcast_config_service.repository.base import SERVICE, Authorship
-from ringcast_config_service.repository.release_records import UNDO, WAVE, Release
+from ringcast_config_service.repository.packing import unpack_metadata
+from ringcast_config_service.repository.release_records import UNDO, WAVE, Release, StagedFound
 from ringcast_config_service.repository.release_steps import cut_reason, finish
 from ringcast_config_service.repository.release_transactions import (
     Ask,
@@ -24,6 +26,7 @@ from ringcast_config_service.repository.release_transactions import (
     begin,
     fact_of,
     locked,
+    to_only_release,
     wrong_state,
 )
 
@@ -39,6 +42,32 @@ def key_partitions(sql: ReleaseStatements, store: str, number: int) -> Transacti
     for key, partition in (yield Ask(sql.release_key_partitions, (store, number))):
         found.setdefault(key, set()).add(partition)
     return found
+
+
+def staged_rows(
+    sql: ReleaseStatements,
+    store: str,
+    number: int,
+    key: str,
+    numbers: Collection[int],
+    after: int,
+    limit: int,
+    max_bytes: int,
+) -> Transaction[list[StagedFound]]:
+    """Rows that a staged release has for some partitions of a key, behind a place.
+
+    Raises:
+        ConditionFailedError: it is not staged.
+    """
+    release = to_only_release((yield Ask(sql.get_release, (store, number))), store, number)
+    if release.state is not ReleaseState.STAGED:
+        raise wrong_state(release, "looked at by workers")
+    chosen = "".join("01"[each in numbers] for each in range(max(numbers, default=-1) + 1))
+    records = yield Ask(sql.staged_page, (store, number, key, after, chosen, limit, max_bytes))
+    return [
+        StagedFound(place, partition, row_id, value, unpack_metadata(metadata), base)
+        for place, partition, row_id, value, metadata, base in records
+    ]
 
 
 def pause(sql: ReleaseStatements, store: str, number: int, by: Authorship) -> Transaction[Release]:

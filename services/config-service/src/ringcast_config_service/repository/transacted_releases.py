@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from ringcast_wire import DEFAULT_GATE, KeyCertificate, ReleaseGate
@@ -19,6 +19,7 @@ from ringcast_config_service.repository.release_records import (
     ReleaseRow,
     RowRelease,
     StageBatch,
+    StagedFound,
     Step,
 )
 from ringcast_config_service.repository.release_steps import step
@@ -73,6 +74,12 @@ class TransactedReleases(ABC):
 
     async def key_partitions(self, store: str, number: int) -> dict[str, set[int]]:
         return await self._read(lambda: release_waves.key_partitions(self._sql, store, number))
+
+    async def staged_rows(
+        self, store: str, number: int, key: str, partitions: Collection[int], after: int, limit: int, max_bytes: int
+    ) -> list[StagedFound]:
+        words = store, number, key, partitions, after, limit, max_bytes
+        return await self._read(lambda: release_waves.staged_rows(self._sql, *words))
 
     async def approve(self, store: str, number: int, by: Authorship, digest: str = "") -> Release:
         return await self._call(lambda: release_approvals.approve(self._sql, store, number, by, digest))

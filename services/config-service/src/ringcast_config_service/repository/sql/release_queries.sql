@@ -400,6 +400,20 @@ WITH RECURSIVE same (place, config_key, row_id, deletes, version) AS (
 )
 SELECT place, max(version) FROM same GROUP BY place
 
+-- STAGED_PAGE --
+-- Up to $6 rows that the release $2 of the store $1 has for the key $3, behind the place $4, of up to $7 bytes together,
+-- and always the first. Only of the partitions whose character in $5 is a 1.
+SELECT place, partition, row_id, value, metadata, base
+FROM (
+    SELECT page.*, sum(size) OVER (ORDER BY place ROWS UNBOUNDED PRECEDING) AS total FROM (
+        SELECT place, partition, row_id, value, metadata, base, size FROM release_rows
+        WHERE store = $1 AND number = $2 AND config_key = $3 AND place > $4 AND outcome = 'waiting'
+            AND substr($5::TEXT, CAST(partition + 1 AS INTEGER), 1) = '1'
+        ORDER BY place LIMIT $6
+    ) AS page
+) AS measured
+WHERE total <= $7::BIGINT OR total = size ORDER BY place
+
 -- RELEASE_PAGE --
 -- Up to $4 rows of the release $2 of the store $1 behind the place $3, of up to $5 bytes together, and always the first;
 -- where $6 only those that others have written. With each what it was before: as it is now, or as it was published.

@@ -73,6 +73,7 @@ _SQL: Final = ReleaseStatements(
     keep_old_rows=Sql.KEEP_OLD_ROW,
     release_partitions=Sql.RELEASE_PARTITIONS,
     release_key_partitions=Sql.RELEASE_KEY_PARTITIONS,
+    staged_page=Sql.STAGED_PAGE,
     clear_release_partitions=Sql.CLEAR_RELEASE_PARTITIONS,
     insert_release_partitions=Sql.INSERT_RELEASE_PARTITION,
     set_published=Sql.SET_PUBLISHED,

@@ -1,0 +1,206 @@
+"""Dry waves: the application's ``validate`` judges what a release has staged, before a row of it is published.
+
+Nothing of it gets into what the worker holds: the rows are fetched, judged and forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final, TypeAlias
+
+from ringcast_wire import WIRE_VERSION, Backoff, EventLog, ProtocolError, RingcastError, UnavailableError, names
+from ringcast_wire.reports import (
+    MAX_DRY_REASON,
+    MAX_DRY_REFUSALS,
+    DryRefusal,
+    DryWaveReport,
+    DryWaveRequest,
+    DryWaveState,
+    StagedReply,
+    StagedRequest,
+    StagedRow,
+    clipped,
+    decode_staged_reply,
+    encode_staged,
+    partitions_of,
+    spans_of,
+)
+
+from ringcast._bus.requests import FetchClient
+from ringcast._common.cancellation import ENDS_THE_PROCESS, is_cancelled
+from ringcast._common.change import Change
+from ringcast._common.config import WorkerConfig
+from ringcast._worker.session import KeySession
+
+Validator: TypeAlias = Callable[[Change], Awaitable[str | None] | str | None]
+"""Judges a staged change: ``None`` if the application would take it, else why not. A plain function runs in the event
+loop, so it should not block."""
+
+FORGOTTEN_AFTER_S: Final = 10.0
+"""A dry wave ends once nobody has asked how far it is for so long."""
+_TRIES: Final = 4
+"""Of each fetch, where the service does not answer."""
+_BREATHE: Final = 32
+"""Rows after which other tasks of the loop run."""
+
+_Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None] | None"]
+
+
+class DryWaves:
+    """Those that a worker is asked for: one of each key at a time, and the next one ends that before it.
+
+    ``spawn`` starts a task of the worker.
+    """
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        sessions: Mapping[str, KeySession],
+        fetches: FetchClient,
+        validate: Validator | None,
+        *,
+        spawn: _Spawn,
+        log: EventLog,
+    ) -> None:
+        self._config = config
+        self._fetches = fetches
+        self._validate = validate
+        self._spawn = spawn
+        self._log = log
+        self._newest: dict[str, tuple[_DryWave, asyncio.Task[None] | None]] = {}
+        self._sessions = sessions
+
+    def report(self, key: str, request: DryWaveRequest) -> DryWaveReport | None:
+        """How far the worker is with a dry wave, which begins with the first request; ``None``: it is not asked."""
+        if request.label not in self._config.labels or self._config.observe:
+            return None
+        if self._validate is None:
+            return DryWaveReport(request.id, DryWaveState.UNABLE)
+        wave, task = self._newest.get(key, (None, None))
+        if wave is None or wave.request.id != request.id:
+            if task is not None:
+                task.cancel()
+            wave = _DryWave(request, self._config.store, self._sessions[key], self._fetches, self._validate, self._log)
+            self._newest[key] = wave, self._spawn(wave.run())
+        return wave.report()
+
+
+class _DryWave:
+    """One of one key."""
+
+    def __init__(
+        self,
+        request: DryWaveRequest,
+        store: str,
+        session: KeySession,
+        fetches: FetchClient,
+        validate: Validator,
+        log: EventLog,
+    ) -> None:
+        self.request = request
+        self._store = store
+        self._session = session
+        self._fetches = fetches
+        self._validate = validate
+        self._log = log
+        self._state = DryWaveState.JUDGING
+        owned = session.machine.owned()
+        self._partitions = [number for number in partitions_of(request.spans) if number in owned]
+        self._rows = self._refused = 0
+        self._refusals: list[DryRefusal] = []
+        self._why = ""
+        self._asked_at = _now()
+
+    def report(self) -> DryWaveReport:
+        """How far it is. What the worker has lost meanwhile it has not judged as its owner."""
+        self._asked_at = _now()
+        owned = self._session.machine.owned()
+        spans = spans_of(number for number in self._partitions if number in owned)
+        words = self.request.id, self._state, spans, self._rows, self._refused, list(self._refusals)
+        return DryWaveReport(*words, clipped(self._why, MAX_DRY_REASON))
+
+    async def run(self) -> None:
+        """Fetches the rows and judges them; an error is reported, and ends nothing else."""
+        try:
+            await self._judge_all()
+        except RingcastError as error:
+            self._state, self._why = DryWaveState.FAILED, str(error)
+        else:
+            self._state = DryWaveState.JUDGED
+        facts = {"key": self._session.key, "release": self.request.release, "rows": self._rows}
+        if self._why:
+            self._log.warning("dry_wave.failed", **facts, error=self._why)
+        else:
+            self._log.info("dry_wave.judged", **facts, refused=self._refused)
+
+    async def _judge_all(self) -> None:
+        after = 0
+        while self._partitions:
+            reply = await self._fetch(after)
+            for row in reply.rows:
+                await self._judge(row)
+                if self._rows % _BREATHE == 0:
+                    await asyncio.sleep(0)
+                if _now() > self._asked_at + FORGOTTEN_AFTER_S:
+                    raise UnavailableError("nobody asks for the dry wave any more")
+            if not reply.next:
+                return
+            if reply.next <= after:
+                raise ProtocolError(f"staged rows behind place {after} go on behind place {reply.next}")
+            after = reply.next
+
+    async def _fetch(self, after: int) -> StagedReply:
+        request = StagedRequest(WIRE_VERSION, self.request.release, spans_of(self._partitions), after)
+        subject = names.fetch_subject(self._store, self._session.key, names.FETCH_STAGED)
+        backoff = Backoff(random.random)
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                return decode_staged_reply(await self._fetches.request(subject, encode_staged(request)))
+            except UnavailableError:
+                if not tries_left:
+                    raise
+            await asyncio.sleep(backoff.next_s())
+        raise AssertionError("unreachable")
+
+    async def _judge(self, row: StagedRow) -> None:
+        reason = await self._reason(row)
+        self._rows += 1
+        if reason is None:
+            return
+        self._refused += 1
+        if len(self._refusals) < MAX_DRY_REFUSALS:
+            self._refusals.append(DryRefusal(row.row_id, clipped(reason, MAX_DRY_REASON)))
+
+    async def _reason(self, row: StagedRow) -> str | None:
+        """Why the application would not take a row: what ``validate`` says, or the error that it raises."""
+        change = Change(
+            self._store,
+            self._session.key,
+            row.partition,
+            row.row_id,
+            row.value,
+            row.version,
+            deleted=row.value is None,
+            metadata=row.metadata,
+            release=self.request.release,
+        )
+        try:
+            answer = self._validate(self._session.applier.opening.change(change))
+            if inspect.isawaitable(answer):
+                answer = await answer
+        except ENDS_THE_PROCESS:
+            raise
+        except BaseException as error:  # whatever the application raises
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
+            return f"{type(error).__name__}: {error}"
+        if answer is None or isinstance(answer, str):
+            return answer
+        return f"validate returned {answer!r}: None or a reason is wanted"
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,166 @@
+"""The dry wave of a release: the workers of its canary judge what is staged for their partitions, by their own code.
+
+Nothing is written, and nothing is kept: whoever is killed meanwhile has published nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
+
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+from ringcast_wire import ConditionFailedError, EventLog, LimitExceededError, UnavailableError, limits, shown
+from ringcast_wire.reports import DryRefusal, DryWaveRequest, DryWaveState, WorkerReport, partitions_of, spans_of
+
+from ringcast_config_service.nats.fleet import ask_fleet
+from ringcast_config_service.proof import counted
+from ringcast_config_service.repository import Canary, Release, Repository, StoreRecord
+
+log = EventLog(logging.getLogger(__name__))
+
+MAX_DRY_WAVES: Final = 4
+"""Dry waves of one instance that are under way at once; one more is refused."""
+_FIRST_PAUSE_S: Final = 0.1
+_MOST_PAUSE_S: Final = 1.0
+_NAMED: Final = 3
+"""Refused rows that a sentence names."""
+
+
+class Judged(NamedTuple):
+    """How far the workers with the label are with one key."""
+
+    rows: int = 0
+    refused: int = 0
+    refusals: tuple[tuple[str, DryRefusal], ...] = ()
+    """Some of them, with the worker that has refused the row."""
+    waits_for: str = ""
+    """What is still to come; empty: all partitions are judged."""
+    failed: str = ""
+    """Why it can't go on, and has to be begun again."""
+    impossible: str = ""
+    """Why these workers can't judge at all."""
+
+
+class DryWaves:
+    """Those of one instance."""
+
+    def __init__(self, nc: Client, js: JetStreamContext, repository: Repository) -> None:
+        self._nc = nc
+        self._js = js
+        self._stores = repository.stores
+        self._releases = repository.releases
+        self._under_way = 0
+
+    async def hold(self, release: Release, canary: Canary, patience_s: float) -> None:
+        """Returns once each row that the release has staged for the partitions of a canary is judged, and accepted.
+
+        Raises:
+            ConditionFailedError: a row is refused; or a worker of the canary can't judge, or is not done within
+                ``patience_s``, at most ``limits.MAX_DRY_WAVE_S``.
+            UnavailableError: a partition has gone to another worker, or a worker has not got its rows; or NATS does not
+                answer.
+            LimitExceededError: too many are under way.
+        """
+        if self._under_way >= MAX_DRY_WAVES:
+            raise LimitExceededError(f"{MAX_DRY_WAVES} dry waves are under way here: no more are begun at once")
+        self._under_way += 1
+        try:
+            await self._hold(release, canary, min(patience_s, limits.MAX_DRY_WAVE_S))
+        finally:
+            self._under_way -= 1
+
+    async def _hold(self, release: Release, canary: Canary, patience_s: float) -> None:
+        refused = f"{release.place} can't be published"
+        record = await self._stores.get_record(release.store)
+        keys = await self._releases.key_partitions(release.store, release.number)
+        requests = {
+            key: DryWaveRequest(secrets.token_hex(8), release.number, canary.label, spans_of(sorted(numbers)))
+            for key in keys
+            if (numbers := keys[key] & canary.partitions)
+        }
+        found: dict[str, Judged] = {key: Judged(waits_for="no worker has been asked") for key in requests}
+        due, pause_s = _now() + patience_s, _FIRST_PAUSE_S
+        while waiting := [key for key, judged in found.items() if judged.waits_for]:
+            for key in waiting:
+                found[key] = judged = await self._ask(record, key, requests[key])
+                if judged.impossible:
+                    raise ConditionFailedError(f"{refused} with a dry wave: {judged.impossible}", field="dry_wave")
+                if judged.failed:
+                    raise UnavailableError(f"{refused}: its dry wave is not judged: {key}: {judged.failed}")
+            if not any(judged.waits_for for judged in found.values()):
+                break
+            if _now() >= due:
+                why = "; ".join(f"{key}: {judged.waits_for}" for key, judged in found.items() if judged.waits_for)
+                raise ConditionFailedError(
+                    f"{refused}: its dry wave is not judged within {patience_s:g} s: {why}", field="dry_wave"
+                )
+            await asyncio.sleep(min(pause_s, max(0.0, due - _now())))
+            pause_s = min(_MOST_PAUSE_S, 2 * pause_s)
+        rows, bad = sum(each.rows for each in found.values()), sum(each.refused for each in found.values())
+        facts = {"store": release.store, "release": release.number, "canary": canary.label, "rows": rows}
+        log.info("release.dry_wave", **facts, refused=bad)
+        if bad:
+            raise ConditionFailedError(f"{refused}: {_refusals(found, rows, bad)}", field="dry_wave")
+
+    async def _ask(self, store: StoreRecord, key: str, request: DryWaveRequest) -> Judged:
+        before, found, _ = await ask_fleet(self._nc, self._js, store, key, dry_wave=request)
+        return judged_by(counted(before, found), request)
+
+
+def judged_by(reports: Mapping[str, WorkerReport], request: DryWaveRequest) -> Judged:
+    """What the answers of the workers of a key say of a dry wave."""
+    wanted = set(partitions_of(request.spans))
+    judged: set[int] = set()
+    rows = refused = 0
+    refusals: list[tuple[str, DryRefusal]] = []
+    at_it: list[str] = []
+    failed = impossible = ""
+    for name, report in reports.items():
+        owned = {number for number, _ in report.partitions()} & wanted
+        if not owned:
+            continue
+        said = report.dry_wave if report.dry_wave is not None and report.dry_wave.id == request.id else None
+        if request.label not in report.labels:
+            failed = failed or f"{_numbers(owned)} has gone to worker {name}, which has not the label"
+        elif said is None:
+            impossible = impossible or f"worker {name} is of an older build, which knows no dry waves"
+        elif said.state is DryWaveState.UNABLE:
+            impossible = impossible or f"the application of worker {name} has no validate"
+        elif said.state is DryWaveState.FAILED:
+            failed = failed or f"worker {name} has not got the rows: {said.why}"
+        elif late := owned - set(partitions_of(said.spans)):
+            failed = failed or f"{_numbers(late)} has come to worker {name} meanwhile"
+        else:
+            rows, refused = rows + said.rows, refused + said.refused
+            refusals += ((name, each) for each in said.refusals)
+            if said.state is DryWaveState.JUDGED:
+                judged |= owned
+            else:
+                at_it.append(f"worker {name} has judged {said.rows} rows")
+    missing = wanted - judged
+    waits_for = "; ".join(at_it) or (f"{_numbers(missing)} is not judged" if missing else "")
+    return Judged(rows, refused, tuple(refusals), waits_for, failed, impossible)
+
+
+def _refusals(found: Mapping[str, Judged], rows: int, refused: int) -> str:
+    named = [
+        f"{key}/{shown(each.row_id)} by worker {name}: {each.reason or 'no reason given'}"
+        for key, judged in found.items()
+        for name, each in judged.refusals
+    ]
+    count = "1 row was" if refused == 1 else f"{refused} rows were"
+    more = f"; and {refused - _NAMED} more" if refused > _NAMED else ""
+    return f"in its dry wave {count} refused of {rows}: {'; '.join(named[:_NAMED])}{more}"
+
+
+def _numbers(partitions: Collection[int]) -> str:
+    first = min(partitions)
+    return f"partition {first}" if len(partitions) == 1 else f"partition {first} and {len(partitions) - 1} more"
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,199 @@
+"""``ringcast release publish --dry-wave`` with real workers: their own code judges a release before a row of it is
+published."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from ringcast import Change, Worker
+from ringcast._worker import reports
+from ringcast_core import row_partition
+from ringcast_testkit import PATIENCE_S, until
+from ringcast_wire import ReleaseState, Strategy
+from ringcast_wire.reports import ReportRequest, WorkerReport, encode_report
+
+from tests.integration.cli_process import Cli, Result, Servers
+from tests.integration.worker_bench import Bench, worker_bench
+
+PARTITIONS = 32
+ROWS = 40
+SITE = "site=test"
+WORDS = ("--waves", "100", "--canary", SITE, "--dry-wave", "--patience", PATIENCE_S)
+
+
+@pytest.fixture
+async def bench(servers: Servers, cli: Cli, store_name: str) -> AsyncIterator[Bench]:
+    async with worker_bench(servers, cli, store_name) as made:
+        yield made
+
+
+async def _run(bench: Bench, *words: object, code: int = 0) -> Result:
+    """The workers of this process answer meanwhile."""
+    found = await asyncio.to_thread(bench.cli, "release", *words)
+    assert found.code == code, found
+    return found
+
+
+async def _stage(bench: Bench, tmp_path: Path, *, rows: int = ROWS) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("row_id,value\n" + "".join(f"row{number},new\n" for number in range(1, rows)))
+    await _run(bench, "stage", bench.store, "--key", f"list={file}", "--max-delete-share", 1)
+
+
+async def _shared(*workers: Worker) -> None:
+    """Each of them has partitions, and all have all."""
+    await until(lambda: all(worker.owned("list") for worker in workers))
+    await until(lambda: sum(len(worker.owned("list")) for worker in workers) == PARTITIONS)
+
+
+def _rows_of(worker: Worker, *, rows: int = ROWS) -> set[str]:
+    names = (f"row{number}" for number in range(rows))
+    return {row_id for row_id in names if row_partition(row_id, PARTITIONS) in worker.owned("list")}
+
+
+async def _is_staged(bench: Bench) -> bool:
+    release = await bench.client.release(bench.store, 1)
+    return (release.state, release.published) == (ReleaseState.STAGED, 0)
+
+
+@pytest.mark.parametrize("strategy", [Strategy.JUMP, Strategy.STICKY])
+async def test_a_row_that_the_application_refuses_refuses_the_release(
+    bench: Bench, tmp_path: Path, strategy: Strategy
+) -> None:
+    """The workers with the label judge what is theirs, deletions too; nobody's handler gets a row of it."""
+    await bench.create(partition_count=PARTITIONS, strategy=strategy)
+    await bench.fill(ROWS)
+    judged: dict[str, Change] = {}
+    handled: list[Change] = []
+    bad: set[str] = set()
+
+    async def validate(change: Change) -> str | None:
+        judged[change.row_id] = change
+        return "not in our list" if change.row_id in bad else None
+
+    def others(change: Change) -> str | None:
+        raise AssertionError("it has not the label")
+
+    first = await bench.worker("a", handled.append, labels=SITE, validate=validate)
+    other = await bench.worker("b", handled.append, validate=others)
+    await _shared(first, other)
+    await until(lambda: {change.row_id for change in handled} == {f"row{number}" for number in range(ROWS)})
+    await _stage(bench, tmp_path)
+    wave = _rows_of(first)
+    assert wave
+    bad |= set(sorted(wave)[:5])
+    said = await _run(bench, "publish", bench.store, 1, *WORDS, code=1)
+    assert said.err.startswith(
+        f"ringcast: release 1 of store '{bench.store}' can't be published: in its dry wave 5 rows were refused of "
+        f"{len(wave)}: list/'row"
+    )
+    assert said.err.count(f" by worker {bench.store}-a: not in our list") == 3
+    assert said.err.endswith("; and 2 more\n")
+    assert judged.keys() == wave
+    for row_id, change in judged.items():
+        new = None if row_id == "row0" else "new"
+        assert (change.value, change.deleted, change.release) == (new, new is None, 1)
+        assert change.version > 0, "that of the row which it would replace"
+    assert await _is_staged(bench)
+    assert {change.value for change in handled} == {"value"}
+
+    bad.clear()
+    said = await _run(bench, "publish", bench.store, 1, *WORDS)
+    assert said.out == f"release 1 of {bench.store} is published: {ROWS} rows, {ROWS} published\n"
+
+
+async def test_an_error_of_the_judge_is_a_refusal_and_so_is_no_answer_at_all(bench: Bench, tmp_path: Path) -> None:
+    """And a plain function may judge. What it raises ends neither the worker nor its handler."""
+    await bench.create(partition_count=PARTITIONS)
+    answers: list[object] = [ValueError("broken"), False, asyncio.CancelledError()]
+
+    def validate(change: Change) -> str | None:
+        answer = answers[0]
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer  # type: ignore[return-value]
+
+    first = await bench.worker("a", labels=SITE, validate=validate)
+    await _shared(first, await bench.worker("b"))
+    await _stage(bench, tmp_path)
+    for why in ("ValueError: broken", "validate returned False: None or a reason is wanted", "CancelledError: "):
+        said = await _run(bench, "publish", bench.store, 1, *WORDS, code=1)
+        assert f" by worker {bench.store}-a: {why}" in said.err
+        answers.pop(0)
+    assert await _is_staged(bench)
+    assert first.health().connected
+
+
+async def test_a_judge_that_takes_too_long_is_not_waited_for(bench: Bench, tmp_path: Path) -> None:
+    """The next dry wave begins anew, and ends the one that hangs."""
+    await bench.create(partition_count=PARTITIONS)
+    hangs, ended = True, 0
+
+    async def validate(_: Change) -> str | None:
+        nonlocal ended
+        try:
+            if hangs:
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended += 1
+            raise
+        return None
+
+    first = await bench.worker("a", labels=SITE, validate=validate)
+    await _shared(first, await bench.worker("b"))
+    await _stage(bench, tmp_path)
+    said = await _run(bench, "publish", bench.store, 1, *WORDS[:-1], 1, code=1)
+    assert f"its dry wave is not judged within 1 s: list: worker {bench.store}-a has judged 0 rows\n" in said.err
+    assert await _is_staged(bench)
+    hangs = False
+    await _run(bench, "publish", bench.store, 1, *WORDS)
+    assert ended == 1
+
+
+async def test_workers_that_cannot_judge_refuse_the_release(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.create(partition_count=PARTITIONS)
+    first = await bench.worker("a", labels=SITE)
+    await _shared(first, await bench.worker("b"))
+    await _stage(bench, tmp_path)
+    said = await _run(bench, "publish", bench.store, 1, *WORDS, code=1)
+    place = f"ringcast: release 1 of store '{bench.store}' can't be published with a dry wave: "
+    assert said.err == f"{place}the application of worker {bench.store}-a has no validate\n"
+
+    def encode(report: WorkerReport | ReportRequest) -> bytes:
+        body = encode_report(report)
+        return msgspec.msgpack.encode(msgspec.msgpack.decode(body)[:-1]) if isinstance(report, WorkerReport) else body
+
+    monkeypatch.setattr(reports, "encode_report", encode)
+    said = await _run(bench, "publish", bench.store, 1, *WORDS, code=1)
+    assert said.err == f"{place}worker {bench.store}-a is of an older build, which knows no dry waves\n"
+    for words, why in (
+        (("--dry-wave",), "dry_wave needs a canary: its workers judge the rows"),
+        (("--waves", "10,100", "--dry-wave"), "dry_wave needs a canary: its workers judge the rows"),
+    ):
+        assert why in (await _run(bench, "publish", bench.store, 1, *words, code=2)).err
+    assert await _is_staged(bench)
+
+
+async def test_more_rows_than_a_page_has(bench: Bench, tmp_path: Path) -> None:
+    """They come in pages, each behind the one before."""
+    await bench.create(partition_count=PARTITIONS)
+    judged: list[str] = []
+
+    def validate(change: Change) -> str | None:
+        judged.append(change.row_id)
+        return None
+
+    first = await bench.worker("a", labels=SITE, validate=validate)
+    await _shared(first, await bench.worker("b"))
+    await _stage(bench, tmp_path, rows=9_000)
+    wave = _rows_of(first, rows=9_000) - {"row0"}
+    assert len(wave) > 2_000
+    await bench.client.publish_release(bench.store, 1, waves=[100], canary=SITE, dry_wave=True)
+    assert sorted(judged) == sorted(wave)
+    await bench.client.stop_release(bench.store, 1)

@@ -78,7 +78,14 @@ async def _answer(
             partition.advance(1_000_000 + number)
         session.machine.history.begin("h" * 16)
         reports = Reports(
-            bus, config, {KEY: session}, incarnation="i" * 16, assigned=lambda _: digest, groups=False, log=log
+            bus,
+            config,
+            {KEY: session},
+            incarnation="i" * 16,
+            assigned=lambda _: digest,
+            judged=lambda *_: None,
+            groups=False,
+            log=log,
         )
         await reports.run()
 

@@ -107,8 +107,8 @@ async def test_the_place_of_a_dry_wave_among_the_waves_is_a_second_0(service: An
         error = error_from_rpc(caught.value)
         assert isinstance(error, InvalidInputError)
         assert str(error) == f"waves must begin with 0 where there is a {what}: that is its wave"
-    for words in ({"canary": LABEL}, {}):
-        request = pb.PublishReleaseRequest(store=store_name, number=1, waves=[0, 0, 100], **words)
+    for label in (LABEL, ""):
+        request = pb.PublishReleaseRequest(store=store_name, number=1, waves=[0, 0, 100], canary=label)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await service.stub.PublishRelease(request)
         assert "are not allowed" in str(error_from_rpc(caught.value))

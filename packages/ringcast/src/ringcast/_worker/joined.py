@@ -209,7 +209,7 @@ class JoinedWorker:
             sessions,
             incarnation=context.process.incarnation,
             assigned=self._assigned,
-            dry_waves=DryWaves(config, sessions, fetches, validate, spawn=tasks.spawn, log=context.log),
+            judged=DryWaves(config, sessions, fetches, validate, spawn=tasks.spawn, log=context.log).report,
             groups=replay_taker is not None,
             log=context.log,
         )

@@ -16,6 +16,8 @@ from ringcast_wire import WIRE_VERSION, EventLog, ProtocolError, names, split_ch
 from ringcast_wire.reports import (
     MAX_REFUSAL_TEXT,
     MAX_REFUSALS,
+    DryWaveReport,
+    DryWaveRequest,
     Refusal,
     ReportRequest,
     RowFailure,
@@ -35,7 +37,6 @@ from ringcast._common.config import WorkerConfig
 from ringcast._common.place import read_place
 from ringcast._delivery.failures import Failure
 from ringcast._protocol.partition import Partition
-from ringcast._worker.dry_waves import DryWaves
 from ringcast._worker.session import KeySession
 
 MOST_PER_S: Final = 100
@@ -43,8 +44,8 @@ MOST_PER_S: Final = 100
 
 
 class Reports:
-    """The answers of one worker. ``assigned``: by what the partitions of a key are shared out. ``groups``: an agent
-    hands changes to the groups of its consumers."""
+    """The answers of one worker. ``assigned``: by what the partitions of a key are shared out. ``judged``: how far it
+    is with a dry wave of a key. ``groups``: an agent hands changes to the groups of its consumers."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Reports:
         *,
         incarnation: str,
         assigned: Callable[[str], str],
-        dry_waves: DryWaves,
+        judged: Callable[[str, DryWaveRequest], DryWaveReport | None],
         groups: bool,
         log: EventLog,
     ) -> None:
@@ -63,7 +64,7 @@ class Reports:
         self._sessions = sessions
         self._incarnation = incarnation
         self._assigned = assigned
-        self._dry_waves = dry_waves
+        self._judged = judged
         self._kind = WorkerKind.OBSERVER if config.observe else WorkerKind.GROUPS if groups else WorkerKind.APPLICATION
         self._log = log
         self._allowances = {key: _Allowance(MOST_PER_S) for key in sessions}
@@ -132,7 +133,7 @@ class Reports:
             refusals=[_refusal(each) for each in refused[:MAX_REFUSALS]],
             unnamed_refusals=max(0, len(refused) - MAX_REFUSALS) + forgotten,
             labels=list(self._config.labels),
-            dry_wave=self._dry_waves.report(session.key, request.dry_wave) if request.dry_wave is not None else None,
+            dry_wave=self._judged(session.key, request.dry_wave) if request.dry_wave is not None else None,
         )
 
     def _row(self, session: KeySession, row_id: str) -> RowReport:

@@ -13,7 +13,7 @@ class BadError(Exception):
 class BadRepr:
     def __repr__(self): raise RuntimeError("repr broken")
 
-@pytest.mark.parametrize("what", ["surrogate", "badstr", "badrepr", "newline", "surr_exc", "baseexc", "hugerepr","strsub"])
+@pytest.mark.parametrize("what", ["newline", "surr_exc", "baseexc", "hugerepr","strsub"])
 async def test_reason(bench, tmp_path, what):
     await bench.create(partition_count=PARTITIONS)
     class MyBase(BaseException): pass
@@ -42,3 +42,22 @@ async def test_reason(bench, tmp_path, what):
     except Exception as e:
         print("HEALTHERR", what, repr(e))
     print("STAGED", what, await _is_staged(bench))
+
+@pytest.mark.parametrize("what", ["badstr_handler", "syncself_cancel"])
+async def test_handler(bench, tmp_path, what):
+    await bench.create(partition_count=PARTITIONS)
+    def handler(change):
+        if what == "badstr_handler": raise BadError()
+    def validate(change):
+        if what == "syncself_cancel": asyncio.current_task().cancel()
+        return None
+    first = await bench.worker("a", handler, labels=SITE, validate=validate)
+    other = await bench.worker("b")
+    await _shared(first, other)
+    await bench.fill(20)
+    await asyncio.sleep(1)
+    print("HEALTH", what, first.health().connected)
+    await _stage(bench, tmp_path, rows=10)
+    r = await asyncio.to_thread(bench.cli, "release", "publish", bench.store, 1, *WORDS[:-1], 5)
+    print("RESULT", what, r.code, repr(r.out), repr(r.err))
+    print("HEALTH", what, first.health().connected)

@@ -323,14 +323,16 @@ SELECT partition FROM history WHERE key_id = $1 ORDER BY partition LIMIT 1
 
 -- PURGE_ROWS --
 -- Removes up to $3 rows of a partition, in the order of the primary key.
-DELETE FROM rows WHERE key_id = $1 AND partition = $2 AND row_id IN (
-    SELECT row_id FROM rows WHERE key_id = $1 AND partition = $2 ORDER BY row_id LIMIT $3
+-- By all columns of the key: with the partition as a constant PostgreSQL, without statistics, reads all of it first, and
+-- compares each row with each of these.
+DELETE FROM rows WHERE (key_id, partition, row_id) IN (
+    SELECT key_id, partition, row_id FROM rows WHERE key_id = $1 AND partition = $2 ORDER BY row_id LIMIT $3
 )
 
 -- PURGE_HISTORY --
--- Removes up to $3 revisions of a partition, in the order of the primary key.
-DELETE FROM history WHERE key_id = $1 AND partition = $2 AND revision IN (
-    SELECT revision FROM history WHERE key_id = $1 AND partition = $2 ORDER BY revision LIMIT $3
+-- Removes up to $3 revisions of a partition, in the order of the primary key; by all columns of it, as PURGE_ROWS.
+DELETE FROM history WHERE (key_id, partition, revision) IN (
+    SELECT key_id, partition, revision FROM history WHERE key_id = $1 AND partition = $2 ORDER BY revision LIMIT $3
 )
 
 -- DROP_PARTITIONS --

@@ -1,4 +1,4 @@
-"""How PostgreSQL plans the steps of a release of which it has no statistics: one that was staged just now."""
+"""How PostgreSQL plans what it has no statistics of: the steps of a release that was staged just now, and a purge."""
 
 from __future__ import annotations
 
@@ -67,6 +67,17 @@ def words_of(statement: str, key_id: int, rows: list[tuple[int, str, int]]) -> t
     }[statement]
 
 
+def most_read(plan: str) -> float:
+    """The rows that the part of an analysed plan reads which reads most."""
+    most, loops = 0.0, 1
+    for line in plan.splitlines():
+        if (read := _READ.search(line)) is not None:
+            most, loops = max(most, float(read[1]) * int(read[2])), int(read[2])
+        elif (removed := _REMOVED.search(line)) is not None:
+            most = max(most, float(removed[1]) * loops)
+    return most
+
+
 @pytest.mark.parametrize(
     "statement",
     [
@@ -87,10 +98,13 @@ async def test_no_step_of_a_release_reads_more_than_its_rows(released: asyncpg.C
     given = ", ".join(f"ARRAY{word!r}" if isinstance(word, list) else repr(word) for word in words)
     found = await released.fetch(f"EXPLAIN (ANALYZE, COSTS OFF) EXECUTE step ({given})")
     plan = "\n".join(record[0] for record in found)
-    most = 0.0
-    for line in plan.splitlines():
-        if (read := _READ.search(line)) is not None:
-            most, loops = max(most, float(read[1]) * int(read[2])), int(read[2])
-        elif (removed := _REMOVED.search(line)) is not None:
-            most = max(most, float(removed[1]) * loops)
-    assert STEP <= most <= 2 * STEP, plan
+    assert STEP <= most_read(plan) <= 2 * STEP, plan
+
+
+@pytest.mark.parametrize("statement", ["PURGE_ROWS", "PURGE_HISTORY"])
+async def test_a_purge_reads_no_more_than_it_removes(released: asyncpg.Connection, statement: str) -> None:
+    key_id = await released.fetchval("SELECT key_id FROM config_keys")
+    await released.execute(f"PREPARE purge AS {getattr(Sql, statement)}")
+    found = await released.fetch(f"EXPLAIN (ANALYZE, COSTS OFF) EXECUTE purge ({key_id}, 3, {STEP})")
+    plan = "\n".join(record[0] for record in found)
+    assert STEP <= most_read(plan) <= 2 * STEP, plan

@@ -8,13 +8,24 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
+import nats
 import pytest
 from ringcast import Change, Worker
-from ringcast._worker import reports
+from ringcast._worker import dry_waves, reports
+from ringcast_client import ConfigServiceClient
 from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S, until
-from ringcast_wire import ReleaseState, Strategy
-from ringcast_wire.reports import ReportRequest, WorkerReport, encode_report
+from ringcast_wire import LimitExceededError, ReleaseState, Strategy
+from ringcast_wire.grpc import pb
+from ringcast_wire.reports import (
+    DryWaveReport,
+    DryWaveRequest,
+    DryWaveState,
+    ReportAsker,
+    ReportRequest,
+    WorkerReport,
+    encode_report,
+)
 
 from tests.integration.cli_process import Cli, Result, Servers
 from tests.integration.worker_bench import Bench, worker_bench
@@ -91,7 +102,7 @@ async def test_a_row_that_the_application_refuses_refuses_the_release(
         f"ringcast: release 1 of store '{bench.store}' can't be published: in its dry wave 5 rows were refused of "
         f"{len(wave)}: list/'row"
     )
-    assert said.err.count(f" by worker {bench.store}-a: not in our list") == 3
+    assert said.err.count(f" by worker {bench.store}-a: 'not in our list'") == 3
     assert said.err.endswith("; and 2 more\n")
     assert judged.keys() == wave
     for row_id, change in judged.items():
@@ -106,13 +117,22 @@ async def test_a_row_that_the_application_refuses_refuses_the_release(
     assert said.out == f"release 1 of {bench.store} is published: {ROWS} rows, {ROWS} published\n"
 
 
+class Untold(Exception):
+    """One that has no words of its own."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+    __repr__ = __str__
+
+
 async def test_an_error_of_the_judge_is_a_refusal_and_so_is_no_answer_at_all(bench: Bench, tmp_path: Path) -> None:
-    """And a plain function may judge. What it raises ends neither the worker nor its handler."""
+    """And a plain function may judge. What it says or raises ends neither the worker nor its handler."""
     await bench.create(partition_count=PARTITIONS)
-    answers: list[object] = [ValueError("broken"), False, asyncio.CancelledError()]
+    answers: list[object] = []
 
     def validate(change: Change) -> str | None:
-        answer = answers[0]
+        answer = answers[-1]
         if isinstance(answer, BaseException):
             raise answer
         return answer  # type: ignore[return-value]
@@ -120,16 +140,25 @@ async def test_an_error_of_the_judge_is_a_refusal_and_so_is_no_answer_at_all(ben
     first = await bench.worker("a", labels=SITE, validate=validate)
     await _shared(first, await bench.worker("b"))
     await _stage(bench, tmp_path)
-    for why in ("ValueError: broken", "validate returned False: None or a reason is wanted", "CancelledError: "):
+    for answer, why in (
+        (ValueError("broken"), "\"ValueError('broken')\""),
+        (False, "'validate returned False: None or a reason is wanted'"),
+        (asyncio.CancelledError(), "'CancelledError()'"),
+        (Untold(), "'Untold'"),
+        ("half a pair: \udc80", r"'half a pair: \\udc80'"),
+        ("two\nlines \x1b[31m\0", r"'two\nlines \x1b[31m\x00'"),
+        ("x" * 1_000_000, f"'{'x' * 126}…"),
+    ):
+        answers.append(answer)
         said = await _run(bench, "publish", bench.store, 1, *WORDS, code=1)
         assert f" by worker {bench.store}-a: {why}" in said.err
-        answers.pop(0)
+        assert said.err.count("\n") == 1
     assert await _is_staged(bench)
     assert first.health().connected
 
 
 async def test_a_judge_that_takes_too_long_is_not_waited_for(bench: Bench, tmp_path: Path) -> None:
-    """The next dry wave begins anew, and ends the one that hangs."""
+    """The next dry wave begins anew."""
     await bench.create(partition_count=PARTITIONS)
     hangs, ended = True, 0
 
@@ -151,7 +180,8 @@ async def test_a_judge_that_takes_too_long_is_not_waited_for(bench: Bench, tmp_p
     assert await _is_staged(bench)
     hangs = False
     await _run(bench, "publish", bench.store, 1, *WORDS)
-    assert ended == 1
+    await first.stop()
+    assert ended == 1, "the one that hangs ends with the worker at the latest"
 
 
 async def test_workers_that_cannot_judge_refuse_the_release(
@@ -197,3 +227,125 @@ async def test_more_rows_than_a_page_has(bench: Bench, tmp_path: Path) -> None:
     await bench.client.publish_release(bench.store, 1, waves=[100], canary=SITE, dry_wave=True)
     assert sorted(judged) == sorted(wave)
     await bench.client.stop_release(bench.store, 1)
+
+
+async def test_a_partition_of_a_key_that_was_judged_may_not_go_to_a_worker_that_was_not_asked(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """Of two keys the first is judged at once, and goes to another worker while the second still is."""
+    await bench.create(partition_count=PARTITIONS)
+    go_on, waits = asyncio.Event(), asyncio.Event()
+    handled: list[Change] = []
+
+    async def validate(change: Change) -> str | None:
+        if change.key == "slow":
+            waits.set()
+            await go_on.wait()
+        return None
+
+    keys = ["list", "slow"]
+    first = await bench.worker("a", labels=SITE, validate=validate, keys=keys)
+    await _shared(first, await bench.worker("b", keys=keys))
+    file = tmp_path / "rows.csv"
+    file.write_text("row_id,value\n" + "".join(f"row{number},new\n" for number in range(ROWS)))
+    await _run(bench, "stage", bench.store, "--key", f"list={file}", "--key", f"slow={file}")
+    publishing = asyncio.create_task(_run(bench, "publish", bench.store, 1, *WORDS, code=1))
+    await waits.wait()
+    before = first.owned("list")
+    await bench.worker("c", handled.append, labels=SITE, validate=lambda _: "not this one")
+    await until(lambda: before - first.owned("list"))
+    go_on.set()
+    said = await publishing
+    assert "refused of " in said.err
+    assert f" by worker {bench.store}-c: 'not this one'" in said.err
+    assert await _is_staged(bench)
+    assert not handled
+
+
+async def test_a_store_has_one_dry_wave_at_a_time(bench: Bench, tmp_path: Path) -> None:
+    """The client waits for the end of the other one."""
+    await bench.create(partition_count=PARTITIONS)
+    go_on, waits = asyncio.Event(), asyncio.Event()
+    judged: list[Change] = []
+
+    async def validate(change: Change) -> str | None:
+        judged.append(change)
+        waits.set()
+        await go_on.wait()
+        return None
+
+    first = await bench.worker("a", labels=SITE, validate=validate)
+    await _shared(first, await bench.worker("b"))
+    await _stage(bench, tmp_path)
+    await _stage(bench, tmp_path)
+    words = {"waves": [100], "canary": SITE, "dry_wave": True}
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(bench.client.publish_release(bench.store, 1, **words))
+        await waits.wait()
+        with pytest.raises(LimitExceededError, match="a dry wave of the store is under way here: no other is begun"):
+            async with ConfigServiceClient(bench.servers.service.address, timeout_s=0.5) as hasty:
+                await hasty._calls.unary(
+                    hasty._calls.rpc.PublishRelease,
+                    pb.PublishReleaseRequest(
+                        store=bench.store, number=2, waves=[0, 0, 100], canary=SITE, dry_wave=True
+                    ),
+                )
+        go_on.set()
+    assert {change.release for change in judged} == {1}
+
+
+async def test_a_worker_ends_what_nobody_asks_for_and_lets_no_judge_go_on_behind_its_end(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dry_waves, "FORGOTTEN_AFTER_S", 1.0)
+    await bench.create(partition_count=PARTITIONS)
+    calls = 0
+    ended = asyncio.Event()
+
+    async def validate(_: Change) -> str | None:
+        nonlocal calls
+        calls += 1
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:  # as one does who has not read about it
+            ended.set()
+        return None
+
+    first = await bench.worker("a", labels=SITE, validate=validate)
+    await _shared(first, await bench.worker("b"))
+    await _stage(bench, tmp_path)
+    await _run(bench, "publish", bench.store, 1, *WORDS[:-1], 0.5, code=1)
+    async with asyncio.timeout(PATIENCE_S):
+        await ended.wait()
+    await asyncio.sleep(0)
+    assert calls == 1
+    assert first.health().connected
+
+
+async def test_a_worker_is_at_a_few_dry_waves_of_a_key(bench: Bench) -> None:
+    """Whoever asks, such as several services: of one more it says that it is not."""
+    await bench.create(partition_count=PARTITIONS)
+    worker = await bench.worker("a", labels=SITE, validate=lambda _: None)
+    await until(lambda: len(worker.owned("list")) == PARTITIONS)
+    bus = await nats.connect(bench.servers.nats.url)
+    # Of a release that is not there: the fetch fails, and is tried again for a while.
+    asker = ReportAsker(bus)
+
+    async def state(number: int) -> DryWaveReport:
+        request = DryWaveRequest(f"{number:016x}", 1, SITE, [0, PARTITIONS])
+        worker_id = f"{bench.store}-a"
+        found = await asker.ask(bench.store, "list", [worker_id], dry_wave=request, timeout_s=PATIENCE_S)
+        report = found.reports[worker_id].dry_wave
+        assert report is not None
+        return report
+
+    await asyncio.to_thread(bench.servers.service.pause)
+    try:
+        states = [(await state(number)).state for number in range(dry_waves.MAX_DRY_WAVES)]
+        assert states == [DryWaveState.JUDGING] * dry_waves.MAX_DRY_WAVES
+        refused = await state(99)
+        assert (refused.state, refused.why) == (DryWaveState.FAILED, "it is at 4 dry waves of the key already")
+        assert (await state(0)).state is DryWaveState.JUDGING
+    finally:
+        await asyncio.to_thread(bench.servers.service.resume)
+    await bus.close()

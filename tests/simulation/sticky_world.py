@@ -148,7 +148,7 @@ class World:
                 self.start(self.names[-1])
             case "leave" if len(self.names) > 2:
                 process.ownership.leave()
-            case "drain":
+            case "drain" if self.names:
                 drained = frozenset(self.draw.sample(self.names, self.draw.randint(0, len(self.names) - 1)))
                 self.wishes = Wishes(drains=drained)
             case "lose":

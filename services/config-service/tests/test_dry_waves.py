@@ -7,6 +7,8 @@ from typing import Any
 import grpc.aio
 import pytest
 from ringcast_config_service.dry_waves import Judged, judged_by
+from ringcast_config_service.nats.fleet import Asked
+from ringcast_config_service.proof import Fleet, Registration
 from ringcast_wire import (
     WIRE_VERSION,
     ConditionFailedError,
@@ -22,6 +24,7 @@ from ringcast_wire.reports import (
     DryWaveReport,
     DryWaveRequest,
     DryWaveState,
+    ReportRound,
     StagedRequest,
     WorkerKind,
     WorkerReport,
@@ -40,6 +43,14 @@ def report(*owned: int, label: bool = True, dry_wave: DryWaveReport | None = Non
     words = WIRE_VERSION, "0" * 16, "i", "0", 1, WorkerKind.APPLICATION, "one", "h"
     labels = [LABEL] if label else []
     return WorkerReport(*words, spans_of(sorted(owned)), [0] * len(owned), labels=labels, dry_wave=dry_wave)
+
+
+def asked(**reports: WorkerReport | None) -> Asked:
+    """A round in which all take part and answer, but for those without a report."""
+    workers = {name: Registration(name, 1) for name in reports}
+    fleet = Fleet(workers, dict.fromkeys(reports, "i"))
+    answers = {name: each for name, each in reports.items() if each is not None}
+    return Asked(fleet, ReportRound(answers, (), {}, 0, 0.0), fleet)
 
 
 def said(*judged: int, state: DryWaveState = DryWaveState.JUDGED, rows: int = 0, **facts: Any) -> DryWaveReport:
@@ -65,12 +76,16 @@ BAD = DryRefusal("bad", "why")
             {"a": report(0, 1, 2, dry_wave=said(0, 1, 2, state=DryWaveState.JUDGING, rows=3))},
             Judged(3, 0, waits_for="worker a has judged 3 rows"),
         ),
-        ({"a": report(0, 1, dry_wave=said(0, 1))}, Judged(waits_for="partition 2 is not judged")),
-        ({}, Judged(waits_for="partition 0 and 2 more is not judged")),
+        ({"a": report(0, 1, dry_wave=said(0, 1))}, Judged(waits_for="no worker has judged partition 2")),
+        ({}, Judged(waits_for="no worker is registered and alive")),
+        (
+            {"a": report(0, 1, 2, dry_wave=said(0, 1, 2, rows=3)), "b": None},
+            Judged(3, 0, waits_for="worker b does not answer"),
+        ),
     ],
 )
-def test_how_far_the_workers_are(reports: dict[str, WorkerReport], judged: Judged) -> None:
-    assert judged_by(reports, ASKED) == judged
+def test_how_far_the_workers_are(reports: dict[str, WorkerReport | None], judged: Judged) -> None:
+    assert judged_by("k", ASKED, *asked(**reports)) == judged
 
 
 @pytest.mark.parametrize(
@@ -80,7 +95,7 @@ def test_how_far_the_workers_are(reports: dict[str, WorkerReport], judged: Judge
         (report(2, dry_wave=said()), "partition 2 has come to worker b meanwhile", ""),
         (
             report(2, dry_wave=said(2, state=DryWaveState.FAILED, why="it is gone")),
-            "worker b has not got the rows: it is gone",
+            "worker b has not judged them: 'it is gone'",
             "",
         ),
         (
@@ -93,7 +108,7 @@ def test_how_far_the_workers_are(reports: dict[str, WorkerReport], judged: Judge
     ],
 )
 def test_what_ends_it(worker: WorkerReport, failed: str, impossible: str) -> None:
-    found = judged_by({"a": report(0, 1, dry_wave=said(0, 1)), "b": worker}, ASKED)
+    found = judged_by("k", ASKED, *asked(a=report(0, 1, dry_wave=said(0, 1)), b=worker))
     assert (found.failed, found.impossible) == (failed, impossible)
 
 

@@ -9,21 +9,33 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Collection, Mapping
+from contextlib import suppress
+from itertools import chain
 from typing import Final, NamedTuple
 
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 from ringcast_wire import ConditionFailedError, EventLog, LimitExceededError, UnavailableError, limits, shown
-from ringcast_wire.reports import DryRefusal, DryWaveRequest, DryWaveState, WorkerReport, partitions_of, spans_of
+from ringcast_wire.reports import (
+    MAX_DRY_REASON,
+    DryRefusal,
+    DryWaveRequest,
+    DryWaveState,
+    ReportRound,
+    partitions_of,
+    spans_of,
+)
 
 from ringcast_config_service.nats.fleet import ask_fleet
-from ringcast_config_service.proof import counted
+from ringcast_config_service.proof import Fleet, agreement, counted, incomplete
 from ringcast_config_service.repository import Canary, Release, Repository, StoreRecord
 
 log = EventLog(logging.getLogger(__name__))
 
-MAX_DRY_WAVES: Final = 4
-"""Dry waves of one instance that are under way at once; one more is refused."""
+MAX_DRY_WAVES: Final = 16
+"""Stores of which one instance holds a dry wave at once; each has one."""
+_KEYS_AT_ONCE: Final = 8
+"""Keys whose workers one instance asks at once, for all calls together; others wait."""
 _FIRST_PAUSE_S: Final = 0.1
 _MOST_PAUSE_S: Final = 1.0
 _NAMED: Final = 3
@@ -53,7 +65,8 @@ class DryWaves:
         self._js = js
         self._stores = repository.stores
         self._releases = repository.releases
-        self._under_way = 0
+        self._turns = asyncio.Semaphore(_KEYS_AT_ONCE)
+        self._under_way: set[str] = set()
 
     async def hold(self, release: Release, canary: Canary, patience_s: float) -> None:
         """Returns once each row that the release has staged for the partitions of a canary is judged, and accepted.
@@ -63,15 +76,17 @@ class DryWaves:
                 ``patience_s``, at most ``limits.MAX_DRY_WAVE_S``.
             UnavailableError: a partition has gone to another worker, or a worker has not got its rows; or NATS does not
                 answer.
-            LimitExceededError: too many are under way.
+            LimitExceededError: one of the store is under way, or too many are.
         """
-        if self._under_way >= MAX_DRY_WAVES:
-            raise LimitExceededError(f"{MAX_DRY_WAVES} dry waves are under way here: no more are begun at once")
-        self._under_way += 1
+        taken = release.store in self._under_way
+        if taken or len(self._under_way) >= MAX_DRY_WAVES:
+            which = "a dry wave of the store is" if taken else f"{MAX_DRY_WAVES} dry waves are"
+            raise LimitExceededError(f"{which} under way here: no other is begun", retry_after_s=_MOST_PAUSE_S)
+        self._under_way.add(release.store)
         try:
             await self._hold(release, canary, min(patience_s, limits.MAX_DRY_WAVE_S))
         finally:
-            self._under_way -= 1
+            self._under_way.discard(release.store)
 
     async def _hold(self, release: Release, canary: Canary, patience_s: float) -> None:
         refused = f"{release.place} can't be published"
@@ -82,21 +97,25 @@ class DryWaves:
             for key in keys
             if (numbers := keys[key] & canary.partitions)
         }
-        found: dict[str, Judged] = {key: Judged(waits_for="no worker has been asked") for key in requests}
+        found = dict.fromkeys(requests, Judged(waits_for="no worker has answered"))
         due, pause_s = _now() + patience_s, _FIRST_PAUSE_S
-        while waiting := [key for key, judged in found.items() if judged.waits_for]:
-            for key in waiting:
-                found[key] = judged = await self._ask(record, key, requests[key])
+        while True:
+            # All keys anew each time: one that is judged may go to a worker that has not been asked.
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    asked = [self._ask(record, key, request) for key, request in requests.items()]
+                    found = dict(zip(requests, await asyncio.gather(*asked), strict=True))
+            for key, judged in found.items():
                 if judged.impossible:
                     raise ConditionFailedError(f"{refused} with a dry wave: {judged.impossible}", field="dry_wave")
                 if judged.failed:
                     raise UnavailableError(f"{refused}: its dry wave is not judged: {key}: {judged.failed}")
-            if not any(judged.waits_for for judged in found.values()):
+            waits_for = "; ".join(f"{key}: {judged.waits_for}" for key, judged in found.items() if judged.waits_for)
+            if not waits_for:
                 break
             if _now() >= due:
-                why = "; ".join(f"{key}: {judged.waits_for}" for key, judged in found.items() if judged.waits_for)
                 raise ConditionFailedError(
-                    f"{refused}: its dry wave is not judged within {patience_s:g} s: {why}", field="dry_wave"
+                    f"{refused}: its dry wave is not judged within {patience_s:g} s: {waits_for}", field="dry_wave"
                 )
             await asyncio.sleep(min(pause_s, max(0.0, due - _now())))
             pause_s = min(_MOST_PAUSE_S, 2 * pause_s)
@@ -107,12 +126,16 @@ class DryWaves:
             raise ConditionFailedError(f"{refused}: {_refusals(found, rows, bad)}", field="dry_wave")
 
     async def _ask(self, store: StoreRecord, key: str, request: DryWaveRequest) -> Judged:
-        before, found, _ = await ask_fleet(self._nc, self._js, store, key, dry_wave=request)
-        return judged_by(counted(before, found), request)
+        async with self._turns:
+            return judged_by(key, request, *await ask_fleet(self._nc, self._js, store, key, dry_wave=request))
 
 
-def judged_by(reports: Mapping[str, WorkerReport], request: DryWaveRequest) -> Judged:
-    """What the answers of the workers of a key say of a dry wave."""
+def judged_by(key: str, request: DryWaveRequest, before: Fleet, found: ReportRound, after: Fleet) -> Judged:
+    """What the answers of the workers of a key say of a dry wave.
+
+    It is judged only if all workers have answered and agree on who owns what, as for a canary.
+    """
+    reports = counted(before, found)
     wanted = set(partitions_of(request.spans))
     judged: set[int] = set()
     rows = refused = 0
@@ -131,7 +154,7 @@ def judged_by(reports: Mapping[str, WorkerReport], request: DryWaveRequest) -> J
         elif said.state is DryWaveState.UNABLE:
             impossible = impossible or f"the application of worker {name} has no validate"
         elif said.state is DryWaveState.FAILED:
-            failed = failed or f"worker {name} has not got the rows: {said.why}"
+            failed = failed or f"worker {name} has not judged them: {shown(said.why, MAX_DRY_REASON)}"
         elif late := owned - set(partitions_of(said.spans)):
             failed = failed or f"{_numbers(late)} has come to worker {name} meanwhile"
         else:
@@ -141,14 +164,17 @@ def judged_by(reports: Mapping[str, WorkerReport], request: DryWaveRequest) -> J
                 judged |= owned
             else:
                 at_it.append(f"worker {name} has judged {said.rows} rows")
-    missing = wanted - judged
-    waits_for = "; ".join(at_it) or (f"{_numbers(missing)} is not judged" if missing else "")
-    return Judged(rows, refused, tuple(refusals), waits_for, failed, impossible)
+    lack = next(chain(incomplete(key, before, found, after), agreement(key, before, found)), None)
+    if lack is not None:
+        at_it.append(lack.sentence)
+    elif not at_it and (missing := wanted - judged):
+        at_it.append(f"no worker has judged {_numbers(missing)}")
+    return Judged(rows, refused, tuple(refusals), "; ".join(at_it), failed, impossible)
 
 
 def _refusals(found: Mapping[str, Judged], rows: int, refused: int) -> str:
     named = [
-        f"{key}/{shown(each.row_id)} by worker {name}: {each.reason or 'no reason given'}"
+        f"{key}/{shown(each.row_id)} by worker {name}: {shown(each.reason, MAX_DRY_REASON)}"
         for key, judged in found.items()
         for name, each in judged.refusals
     ]

@@ -52,8 +52,8 @@ class Opening:
 
         return opened
 
-    def change(self, change: Change) -> Change:
-        """The change with its value.
+    def change(self, change: Change, *, counted: bool = True) -> Change:
+        """The change with its value. ``counted``: one that can't be opened counts as such.
 
         Raises:
             ValueSealedError: it can't be opened.
@@ -63,7 +63,7 @@ class Opening:
         try:
             value, metadata = self._open(change.row_id, change.value, change.metadata)
         except ValueSealedError:
-            self._stats.unopened += 1
+            self._stats.unopened += counted
             raise
         if value is change.value:
             return change

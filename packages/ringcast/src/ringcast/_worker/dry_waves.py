@@ -39,7 +39,9 @@ Validator: TypeAlias = Callable[[Change], Awaitable[str | None] | str | None]
 """Judges a staged change: ``None`` if the application would take it, else why not. A plain function runs in the event
 loop, so it should not block."""
 
-FORGOTTEN_AFTER_S: Final = 10.0
+MAX_DRY_WAVES: Final = 4
+"""Dry waves of a key that a worker is at; of one more it says that it is not."""
+FORGOTTEN_AFTER_S: Final = 20.0
 """A dry wave ends once nobody has asked how far it is for so long."""
 _TRIES: Final = 4
 """Of each fetch, where the service does not answer."""
@@ -50,7 +52,7 @@ _Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None] | 
 
 
 class DryWaves:
-    """Those that a worker is asked for: one of each key at a time, and the next one ends that before it.
+    """Those that a worker is asked for. Some of one key may run at once: each config service has its own.
 
     ``spawn`` starts a task of the worker.
     """
@@ -66,12 +68,13 @@ class DryWaves:
         log: EventLog,
     ) -> None:
         self._config = config
+        self._sessions = sessions
         self._fetches = fetches
         self._validate = validate
         self._spawn = spawn
         self._log = log
-        self._newest: dict[str, tuple[_DryWave, asyncio.Task[None] | None]] = {}
-        self._sessions = sessions
+        self._known: dict[tuple[str, str], _DryWave] = {}
+        """By key and id: those that run, and those that were asked for a moment ago."""
 
     def report(self, key: str, request: DryWaveRequest) -> DryWaveReport | None:
         """How far the worker is with a dry wave, which begins with the first request; ``None``: it is not asked."""
@@ -79,12 +82,14 @@ class DryWaves:
             return None
         if self._validate is None:
             return DryWaveReport(request.id, DryWaveState.UNABLE)
-        wave, task = self._newest.get(key, (None, None))
-        if wave is None or wave.request.id != request.id:
-            if task is not None:
-                task.cancel()
+        self._known = {place: wave for place, wave in self._known.items() if wave.runs or not wave.is_forgotten}
+        if (wave := self._known.get((key, request.id))) is None:
+            if sum(other.runs for (of, _), other in self._known.items() if of == key) >= MAX_DRY_WAVES:
+                why = f"it is at {MAX_DRY_WAVES} dry waves of the key already"
+                return DryWaveReport(request.id, DryWaveState.FAILED, why=why)
             wave = _DryWave(request, self._config.store, self._sessions[key], self._fetches, self._validate, self._log)
-            self._newest[key] = wave, self._spawn(wave.run())
+            self._known[key, request.id] = wave
+            wave.task = self._spawn(wave.run())
         return wave.report()
 
 
@@ -113,28 +118,52 @@ class _DryWave:
         self._refusals: list[DryRefusal] = []
         self._why = ""
         self._asked_at = _now()
+        self._limit = asyncio.timeout(None)
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether its task has not ended, be it that the application does not let it."""
+        return self.task is not None and not self.task.done()
+
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether nobody has asked how far it is for a while."""
+        return _now() >= self._asked_at + FORGOTTEN_AFTER_S
 
     def report(self) -> DryWaveReport:
         """How far it is. What the worker has lost meanwhile it has not judged as its owner."""
         self._asked_at = _now()
+        if self._state is DryWaveState.JUDGING and self._limit.when() is not None and not self._limit.expired():
+            self._limit.reschedule(self._asked_at + FORGOTTEN_AFTER_S)
         owned = self._session.machine.owned()
         spans = spans_of(number for number in self._partitions if number in owned)
         words = self.request.id, self._state, spans, self._rows, self._refused, list(self._refusals)
-        return DryWaveReport(*words, clipped(self._why, MAX_DRY_REASON))
+        return DryWaveReport(*words, self._why)
 
     async def run(self) -> None:
         """Fetches the rows and judges them; an error is reported, and ends nothing else."""
         try:
-            await self._judge_all()
+            async with self._limit:
+                self._limit.reschedule(_now() + FORGOTTEN_AFTER_S)
+                await self._judge_all()
+        except TimeoutError:
+            self._fail(f"nobody has asked how far it is for {FORGOTTEN_AFTER_S:g} s")
         except RingcastError as error:
-            self._state, self._why = DryWaveState.FAILED, str(error)
+            self._fail(str(error))
+        except asyncio.CancelledError:
+            self._fail("it was cancelled")
+            raise
+        except Exception as error:  # noqa: BLE001  # a mistake in here must not end the worker
+            self._fail(type(error).__name__)
         else:
             self._state = DryWaveState.JUDGED
-        facts = {"key": self._session.key, "release": self.request.release, "rows": self._rows}
-        if self._why:
-            self._log.warning("dry_wave.failed", **facts, error=self._why)
-        else:
+            facts = {"key": self._session.key, "release": self.request.release, "rows": self._rows}
             self._log.info("dry_wave.judged", **facts, refused=self._refused)
+
+    def _fail(self, why: str) -> None:
+        self._state, self._why = DryWaveState.FAILED, _printable(why)
+        self._log.warning("dry_wave.failed", key=self._session.key, release=self.request.release, error=why)
 
     async def _judge_all(self) -> None:
         after = 0
@@ -142,10 +171,10 @@ class _DryWave:
             reply = await self._fetch(after)
             for row in reply.rows:
                 await self._judge(row)
+                if is_cancelled():  # the application has swallowed that
+                    raise asyncio.CancelledError
                 if self._rows % _BREATHE == 0:
                     await asyncio.sleep(0)
-                if _now() > self._asked_at + FORGOTTEN_AFTER_S:
-                    raise UnavailableError("nobody asks for the dry wave any more")
             if not reply.next:
                 return
             if reply.next <= after:
@@ -172,7 +201,7 @@ class _DryWave:
             return
         self._refused += 1
         if len(self._refusals) < MAX_DRY_REFUSALS:
-            self._refusals.append(DryRefusal(row.row_id, clipped(reason, MAX_DRY_REASON)))
+            self._refusals.append(DryRefusal(row.row_id, _printable(reason)))
 
     async def _reason(self, row: StagedRow) -> str | None:
         """Why the application would not take a row: what ``validate`` says, or the error that it raises."""
@@ -188,7 +217,7 @@ class _DryWave:
             release=self.request.release,
         )
         try:
-            answer = self._validate(self._session.applier.opening.change(change))
+            answer = self._validate(self._session.applier.opening.change(change, counted=False))
             if inspect.isawaitable(answer):
                 answer = await answer
         except ENDS_THE_PROCESS:
@@ -196,10 +225,23 @@ class _DryWave:
         except BaseException as error:  # whatever the application raises
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
-            return f"{type(error).__name__}: {error}"
-        if answer is None or isinstance(answer, str):
+            return _shown(error)
+        if answer is None or type(answer) is str:
             return answer
-        return f"validate returned {answer!r}: None or a reason is wanted"
+        return f"validate returned {_shown(answer)}: None or a reason is wanted"
+
+
+def _shown(value: object) -> str:
+    """What is of the application, which may fail at that too."""
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001  # whatever the application raises
+        return type(value).__name__
+
+
+def _printable(text: str) -> str:
+    """As much of it as a message takes: no message takes half a surrogate pair."""
+    return clipped(text[:MAX_DRY_REASON].encode(errors="backslashreplace").decode(), MAX_DRY_REASON)
 
 
 def _now() -> float:

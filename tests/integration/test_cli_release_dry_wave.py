@@ -278,9 +278,8 @@ async def test_a_store_has_one_dry_wave_at_a_time(bench: Bench, tmp_path: Path) 
     await _shared(first, await bench.worker("b"))
     await _stage(bench, tmp_path)
     await _stage(bench, tmp_path)
-    words = {"waves": [100], "canary": SITE, "dry_wave": True}
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(bench.client.publish_release(bench.store, 1, **words))
+        tasks.create_task(bench.client.publish_release(bench.store, 1, waves=[100], canary=SITE, dry_wave=True))
         await waits.wait()
         with pytest.raises(LimitExceededError, match="a dry wave of the store is under way here: no other is begun"):
             async with ConfigServiceClient(bench.servers.service.address, timeout_s=0.5) as hasty:

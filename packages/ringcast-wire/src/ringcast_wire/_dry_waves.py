@@ -20,7 +20,7 @@ MAX_DRY_REFUSALS: Final = 8
 MAX_DRY_REASON: Final = 128
 """Characters of the reason of each of them."""
 
-Id = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{16}\Z")]
+RandomId = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{16}\Z")]
 Spans = Annotated[list[int], msgspec.Meta(max_length=MAX_PARTITIONS)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
 _Number = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
@@ -44,7 +44,7 @@ class DryWaveRequest(msgspec.Struct, frozen=True, array_like=True):
     """Has the workers with ``label`` judge what ``release`` has staged for those of their partitions that are in
     ``spans``. The first request with an ``id`` begins it, the next ones ask how far it is."""
 
-    id: Id
+    id: RandomId
     release: _Number
     label: Annotated[str, msgspec.Meta(pattern=LABEL_PATTERN)]
     spans: Spans
@@ -63,7 +63,7 @@ class DryWaveReport(msgspec.Struct, frozen=True, array_like=True):
     ``spans``: those that it owned when it began, and owns still.
     """
 
-    id: Id
+    id: RandomId
     state: DryWaveState
     spans: Spans = []
     rows: _Count = 0
@@ -122,7 +122,7 @@ def decode_staged_request(data: bytes) -> StagedRequest:
         request = _request.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise ProtocolError(f"request for staged rows of {len(data)} bytes can't be read: {error}") from error
-    _require_version(request.wire_version, "request for staged rows")
+    require_version(request.wire_version, "request for staged rows")
     check_spans(request.spans, "request for staged rows")
     return request
 
@@ -137,7 +137,7 @@ def decode_staged_reply(data: bytes | bytearray) -> StagedReply:
         reply = _reply.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise ProtocolError(f"staged rows of {len(data)} bytes can't be read: {error}") from error
-    _require_version(reply.wire_version, "staged rows")
+    require_version(reply.wire_version, "staged rows")
     return reply
 
 
@@ -157,6 +157,7 @@ def check_spans(spans: list[int], what: str) -> int:
     return total
 
 
-def _require_version(version: int, what: str) -> None:
+def require_version(version: int, what: str) -> None:
+    """Raises ``ProtocolError`` for a message of another wire version."""
     if version != WIRE_VERSION:
         raise ProtocolError(f"{what} has wire version {version}: this build speaks {WIRE_VERSION}")

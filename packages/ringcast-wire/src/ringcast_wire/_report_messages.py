@@ -9,11 +9,10 @@ from typing import Annotated, Final
 
 import msgspec
 
-from ringcast_wire._dry_waves import DryWaveReport, DryWaveRequest, check_spans
+from ringcast_wire._dry_waves import DryWaveReport, DryWaveRequest, RandomId, check_spans, require_version
 from ringcast_wire._errors import InvalidInputError, ProtocolError
 from ringcast_wire._labels import LABEL_PATTERN
 from ringcast_wire._limits import KIB, MAX_LABELS, MAX_PARTITIONS, MAX_ROW_ID_BYTES
-from ringcast_wire._messages import WIRE_VERSION
 from ringcast_wire._rows import check_row_id
 
 MAX_REPORT_BYTES: Final = 80 * KIB
@@ -33,7 +32,6 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
 _Ms = Annotated[int, msgspec.Meta(ge=0, le=_MOST_MS)]
 _Revision = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Partition = Annotated[int, msgspec.Meta(ge=0, lt=MAX_PARTITIONS)]
-_RoundId = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{16}\Z")]
 _Label = Annotated[str, msgspec.Meta(pattern=LABEL_PATTERN)]
 _Revisions = Annotated[list[_Revision], msgspec.Meta(max_length=3 * MAX_PARTITIONS)]
 
@@ -68,7 +66,7 @@ class ReportRequest(msgspec.Struct, frozen=True, array_like=True):
     """
 
     wire_version: int
-    round_id: _RoundId
+    round_id: RandomId
     row_id: str = ""
     ranges: _Revisions = []
     dry_wave: DryWaveRequest | None = None
@@ -122,7 +120,7 @@ class WorkerReport(msgspec.Struct, frozen=True, array_like=True):
     """
 
     wire_version: int
-    round_id: _RoundId
+    round_id: RandomId
     incarnation: _Name
     build: _Name
     """The version of the package ``ringcast``."""
@@ -194,7 +192,7 @@ def decode_report_request(data: bytes) -> ReportRequest:
             check_spans(request.dry_wave.spans, "request for a dry wave")
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, InvalidInputError) as error:
         raise ProtocolError(f"request for a report of {len(data)} bytes can't be read: {error}") from error
-    _require_version(request.wire_version, "request for a report")
+    require_version(request.wire_version, "request for a report")
     return request
 
 
@@ -208,7 +206,7 @@ def decode_report(data: bytes) -> WorkerReport:
         report = _report.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise ProtocolError(f"report of {len(data)} bytes can't be read: {error}") from error
-    _require_version(report.wire_version, "report")
+    require_version(report.wire_version, "report")
     _check_spans(report.spans, len(report.applied))
     if report.dry_wave is not None:
         check_spans(report.dry_wave.spans, "dry wave of a report")
@@ -268,8 +266,3 @@ def clipped(text: str, most: int = MAX_REPORT_TEXT) -> str:
 def _check_spans(spans: list[int], revisions: int) -> None:
     if (total := check_spans(spans, "report")) != revisions:
         raise ProtocolError(f"report has {revisions} revisions for {total} partitions")
-
-
-def _require_version(version: int, what: str) -> None:
-    if version != WIRE_VERSION:
-        raise ProtocolError(f"{what} has wire version {version}: this build speaks {WIRE_VERSION}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import chain
 from typing import Final, NamedTuple
@@ -27,7 +27,7 @@ from ringcast_wire.reports import (
 )
 
 from ringcast_config_service.nats.fleet import ask_fleet
-from ringcast_config_service.proof import Fleet, agreement, counted, incomplete
+from ringcast_config_service.proof import Fleet, agreement, counted, incomplete, some_partitions
 from ringcast_config_service.repository import Canary, Release, Repository, StoreRecord
 
 log = EventLog(logging.getLogger(__name__))
@@ -148,7 +148,7 @@ def judged_by(key: str, request: DryWaveRequest, before: Fleet, found: ReportRou
             continue
         said = report.dry_wave if report.dry_wave is not None and report.dry_wave.id == request.id else None
         if request.label not in report.labels:
-            failed = failed or f"{_numbers(owned)} has gone to worker {name}, which has not the label"
+            failed = failed or f"{some_partitions(owned)} has gone to worker {name}, which has not the label"
         elif said is None:
             impossible = impossible or f"worker {name} is of an older build, which knows no dry waves"
         elif said.state is DryWaveState.UNABLE:
@@ -156,7 +156,7 @@ def judged_by(key: str, request: DryWaveRequest, before: Fleet, found: ReportRou
         elif said.state is DryWaveState.FAILED:
             failed = failed or f"worker {name} has not judged them: {shown(said.why, MAX_DRY_REASON)}"
         elif late := owned - set(partitions_of(said.spans)):
-            failed = failed or f"{_numbers(late)} has come to worker {name} meanwhile"
+            failed = failed or f"{some_partitions(late)} has come to worker {name} meanwhile"
         else:
             rows, refused = rows + said.rows, refused + said.refused
             refusals += ((name, each) for each in said.refusals)
@@ -168,7 +168,7 @@ def judged_by(key: str, request: DryWaveRequest, before: Fleet, found: ReportRou
     if lack is not None:
         at_it.append(lack.sentence)
     elif not at_it and (missing := wanted - judged):
-        at_it.append(f"no worker has judged {_numbers(missing)}")
+        at_it.append(f"no worker has judged {some_partitions(missing)}")
     return Judged(rows, refused, tuple(refusals), "; ".join(at_it), failed, impossible)
 
 
@@ -181,11 +181,6 @@ def _refusals(found: Mapping[str, Judged], rows: int, refused: int) -> str:
     count = "1 row was" if refused == 1 else f"{refused} rows were"
     more = f"; and {refused - _NAMED} more" if refused > _NAMED else ""
     return f"in its dry wave {count} refused of {rows}: {'; '.join(named[:_NAMED])}{more}"
-
-
-def _numbers(partitions: Collection[int]) -> str:
-    first = min(partitions)
-    return f"partition {first}" if len(partitions) == 1 else f"partition {first} and {len(partitions) - 1} more"
 
 
 def _now() -> float:

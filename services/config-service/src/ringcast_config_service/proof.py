@@ -6,7 +6,7 @@ A round is: what NATS has of the workers of a key, their answers, and what NATS 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -206,7 +206,7 @@ def _partitions(wanted: Wanted, before: Fleet, found: ReportRound, *, everybody:
     if everybody:
         for name in reports:
             if missing := [number for number, having in owners.items() if name not in having]:
-                yield Lack(wanted.key, f"worker {name} lacks {_numbers(missing)}", name)
+                yield Lack(wanted.key, f"worker {name} lacks {some_partitions(missing)}", name)
         return
     yield from ownership(wanted.key, owners)
 
@@ -214,9 +214,9 @@ def _partitions(wanted: Wanted, before: Fleet, found: ReportRound, *, everybody:
 def ownership(key: str, owners: Mapping[int, Sequence[str]]) -> Iterator[Lack]:
     """Each partition has to have one owner. ``owners``: of each the workers that say that they are."""
     if unowned := [number for number, having in owners.items() if not having]:
-        yield Lack(key, f"no worker owns {_numbers(unowned)}")
+        yield Lack(key, f"no worker owns {some_partitions(unowned)}")
     if shared := [number for number, having in owners.items() if len(having) > 1]:
-        yield Lack(key, f"more than one worker owns {_numbers(shared)}")
+        yield Lack(key, f"more than one worker owns {some_partitions(shared)}")
 
 
 def _refusals(
@@ -246,6 +246,7 @@ def _counting(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def _numbers(partitions: Sequence[int]) -> str:
+def some_partitions(partitions: Collection[int]) -> str:
+    """The first of some partitions, and how many more there are."""
     first = min(partitions)
     return f"partition {first}" if len(partitions) == 1 else f"partition {first} and {len(partitions) - 1} more"

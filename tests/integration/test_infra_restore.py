@@ -7,13 +7,11 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
 from ringcast import Worker
 from ringcast_client import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
 
 
-@pytest.mark.timeout(300)
 async def test_workers_take_a_restored_database_for_the_truth(tmp_path: Path) -> None:
     nats_server = NatsServer(tmp_path / "nats")
     database = tmp_path / "db/rows.db"

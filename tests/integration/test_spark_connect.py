@@ -32,7 +32,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.timeout(480)  # a JVM starts in it, and a stream
+@pytest.mark.timeout(1_000)  # for what hangs: a JVM starts in it, and a stream
 def test_clients_of_a_connect_server(
     tmp_path: Path,
     nats_server: NatsServer,

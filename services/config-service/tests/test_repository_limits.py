@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from ringcast_config_service.repository import (
     Bundle,
     Chain,
     Deletion,
-    LockedError,
     PlainWrites,
     PolicyChange,
     Repository,
@@ -27,6 +26,7 @@ from ringcast_core import row_partitions
 from ringcast_wire import LimitExceededError, RingcastError, StorePolicy, UnavailableError
 
 Bench = Any  # of conftest.py
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -46,23 +46,26 @@ async def instances(limited: Bench) -> AsyncIterator[Sequence[Repository]]:
 TRIED_AGAIN = ("is locked by another process", "nothing was written, try again")
 
 
-async def outcome_of(repository: Repository, request: WriteRequest) -> WriteOutcome | Exception:
-    """What becomes of a write; as a client does, it is tried again while another instance has SQLite's file locked,
-    or has had a lock of PostgreSQL for longer than the lock time-out, or was in the way of each attempt."""
+async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+    """What a call returns; as a client does, it is tried again while another instance has SQLite's file locked, or has
+    had a lock of PostgreSQL for longer than the lock time-out, or was in the way of each attempt."""
     while True:
         try:
-            (outcome,) = (await repository.writer.write([request], 1)).outcomes
-        except LockedError:
-            continue
+            return await call()
         except UnavailableError as error:
             if not any(said in str(error) for said in TRIED_AGAIN):
                 raise
-        else:
-            return outcome
+
+
+async def outcome_of(repository: Repository, request: WriteRequest) -> WriteOutcome | Exception:
+    """What becomes of a write."""
+    (outcome,) = (await patiently(lambda: repository.writer.write([request], 1))).outcomes
+    return outcome
 
 
 async def allow(bench: Bench, *lift: str, **limits: Any) -> None:
-    await bench.repo.policies.set_policy("s", PolicyChange(StorePolicy(**limits), frozenset(lift)))
+    change = PolicyChange(StorePolicy(**limits), frozenset(lift))
+    await patiently(lambda: bench.repo.policies.set_policy("s", change))
 
 
 async def use_of(bench: Bench) -> tuple[int, int]:

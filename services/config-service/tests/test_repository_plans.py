@@ -27,7 +27,7 @@ _REMOVED: Final = re.compile(r"Rows Removed by [\w ]+: (\d+)")
 async def released(postgres_bench: Bench) -> AsyncIterator[asyncpg.Connection]:
     """A connection to a database with two releases of the same rows: the first undone, the second published."""
     db = await asyncpg.connect(postgres_bench.address)
-    for table in ("release_rows", "releases", "rows", "history"):
+    for table in ("release_rows", "release_partitions", "releases", "rows", "history"):
         await db.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
     await db.execute("SET plan_cache_mode = force_generic_plan")  # as the service has it, once it has taken a few steps
     await postgres_bench.write(dict.fromkeys(same_partition(ROWS), "old"))
@@ -43,6 +43,8 @@ async def released(postgres_bench: Bench) -> AsyncIterator[asyncpg.Connection]:
             await releases.undo("s", number, BY)
             await work(postgres_bench, number)
     assert (await releases.get("s", 1)).undone == (await releases.get("s", 2)).published == ROWS
+    # As if the second one had written to many partitions, all in its third wave.
+    await db.execute("INSERT INTO release_partitions SELECT 's', 2, each, 3 FROM generate_series(0, 127) AS each")
     yield db
     await db.close()
 
@@ -58,6 +60,7 @@ def words_of(statement: str, key_id: int, rows: list[tuple[int, str, int]]) -> t
     first, named = rows[0][0] - 1, (["s"] * STEP, [2] * STEP, places, ["k"] * STEP, ids)
     return {
         "PUBLISH_PAGE": ("s", 2, first, STEP, 1 << 20),
+        "WAVE_PAGE": ("s", 2, first, STEP, 1 << 20, ROWS, 3),
         "UNDO_PAGE": ("s", 2, first + STEP + 1, STEP, 1 << 20),
         "SAME_AGAIN": ("s", 2, first + STEP + 1, first + 1),
         "KEEP_OLD_ROWS": (*named, [key_id] * STEP, [3] * STEP, versions),
@@ -82,6 +85,7 @@ def most_read(plan: str) -> float:
     "statement",
     [
         "PUBLISH_PAGE",
+        "WAVE_PAGE",
         "UNDO_PAGE",
         "SAME_AGAIN",
         "KEEP_OLD_ROWS",

@@ -346,13 +346,16 @@ SELECT place, config_key, partition, row_id, value, metadata, size, base FROM (
 WHERE total <= $5::BIGINT OR total = size ORDER BY place
 
 -- WAVE_PAGE --
--- The same of rows in partitions of the wave $7, up to the place $6.
+-- The same of rows in partitions of the wave $7, up to the place $6. A subquery, as of found_version: a join reads all
+-- partitions of the release for each row as long as PostgreSQL has no statistics.
 SELECT place, config_key, partition, row_id, value, metadata, size, base FROM (
     SELECT page.*, sum(size) OVER (ORDER BY place ROWS UNBOUNDED PRECEDING) AS total FROM (
         SELECT s.place, s.config_key, s.partition, s.row_id, s.value, s.metadata, s.size, s.base
         FROM release_rows s
-        JOIN release_partitions p ON p.store = s.store AND p.number = s.number AND p.partition = s.partition
-        WHERE s.store = $1 AND s.number = $2 AND s.place > $3 AND s.place <= $6 AND p.wave = $7
+        WHERE s.store = $1 AND s.number = $2 AND s.place > $3 AND s.place <= $6 AND (
+            SELECT p.wave FROM release_partitions p
+            WHERE p.store = s.store AND p.number = s.number AND p.partition = s.partition
+        ) = $7
         ORDER BY s.place LIMIT $4
     ) AS page
 ) AS measured

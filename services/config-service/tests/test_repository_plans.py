@@ -105,6 +105,25 @@ async def test_no_step_of_a_release_reads_more_than_its_rows(released: asyncpg.C
     assert STEP <= most_read(plan) <= 2 * STEP, plan
 
 
+@pytest.mark.parametrize("statement", ["ADDED_IDS", "DELETED_IDS"])
+async def test_the_ids_of_a_release_are_read_along_an_index(released: asyncpg.Connection, statement: str) -> None:
+    """Page by page, so without sorting all of them for each page."""
+    await released.execute(f"PREPARE page AS {getattr(Sql, statement)}")
+    found = await released.fetch(f"EXPLAIN (ANALYZE, COSTS OFF) EXECUTE page ('s', 2, 'k', '', {STEP})")
+    plan = "\n".join(record[0] for record in found)
+    assert "release_rows_store_number_config_key_row_id_key" in plan, plan
+    assert "Sort" not in plan, plan
+
+
+async def test_the_ids_of_a_key_are_read_page_by_page(released: asyncpg.Connection) -> None:
+    key_id = await released.fetchval("SELECT key_id FROM config_keys")
+    middle = await released.fetchval("SELECT row_id FROM rows ORDER BY row_id OFFSET $1 LIMIT 1", ROWS // 2)
+    await released.execute(f"PREPARE page AS {Sql.IDS_THERE}")
+    found = await released.fetch(f"EXPLAIN (ANALYZE, COSTS OFF) EXECUTE page ({key_id}, 3, '{middle}', {STEP})")
+    plan = "\n".join(record[0] for record in found)
+    assert STEP <= most_read(plan) <= 2 * STEP, plan
+
+
 @pytest.mark.parametrize("statement", ["PURGE_ROWS", "PURGE_HISTORY"])
 async def test_a_purge_reads_no_more_than_it_removes(released: asyncpg.Connection, statement: str) -> None:
     key_id = await released.fetchval("SELECT key_id FROM config_keys")

@@ -126,6 +126,25 @@ async def test_every_row_of_the_key_is_compared(bench: Bench, page_rows: int, mo
         await bench.repo.releases.drop("s", release.number, BY)
 
 
+@pytest.mark.parametrize(("page_rows", "most_alike"), [(1, 1), (2, 3), (2_000, 50_000)])
+async def test_all_rows_may_be_renamed_to_what_is_like_them(
+    bench: Bench, page_rows: int, most_alike: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(release_duplicates, "_PAGE_ROWS", page_rows)
+    monkeypatch.setattr(release_duplicates, "_MOST_ALIKE", most_alike)
+    there = [f"r{number}" for number in range(20)]
+    renamed = [row_id.upper() for row_id in there]
+    await bench.write(dict.fromkeys(there, "v"))
+    await set_policy(bench, CASE)
+    release = await stage(bench, dict.fromkeys(there) | dict.fromkeys(renamed, "v"), "all")
+    assert (await publish(bench, release.number)).published == 40
+    most = dict.fromkeys(renamed) | dict.fromkeys(there, "v")
+    del most["R7"]
+    release = await stage(bench, most, "all but one")
+    with pytest.raises(ConditionFailedError, match="the rows 'R7' and 'r7'"):
+        await bench.repo.releases.publish("s", release.number, DAY_MS, BY)
+
+
 async def test_rows_that_are_deleted_are_not_there_and_those_that_are_there_already_stay(bench: Bench) -> None:
     await bench.write({"old": "v", "Old": "v", "gone": "v", "swap": "v"})
     await bench.write({"gone": None})

@@ -77,6 +77,7 @@ class ReleaseStatements(NamedTuple):
     release_byte_shares: str
     release_partition_shares: str
     added_ids: str
+    deleted_ids: str
     ids_there: str
     set_release_key: str
     release_conflicts: str

@@ -123,8 +123,8 @@ class PostgresDeletions:
         async def work(db: Connection) -> int:
             for key_id in await _expired_key_ids(db, store, key):
                 for first, purge in ((Sql.FIRST_ROW, Sql.PURGE_ROWS), (Sql.FIRST_REVISION, Sql.PURGE_HISTORY)):
-                    if (partition := await db.fetchval(first, key_id)) is not None:
-                        return count(await db.execute(purge, key_id, partition, PURGE_ROWS))
+                    if removed := await _purge(db, first, purge, key_id):
+                        return removed
                 if key is not None:  # those of a store go with its record
                     if removed := count(await db.execute(Sql.PURGE_RELEASE_ROWS, store, key, PURGE_ROWS)):
                         return removed
@@ -200,6 +200,15 @@ async def _key(db: Connection, store: str, key: str) -> tuple[int, Deletion | No
 async def _set_closed(db: Connection, key_id: int, *, closed: bool) -> None:
     await db.execute(Sql.LOCK_KEY_HEADS, key_id)
     await db.execute(Sql.SET_CLOSED, key_id, closed)
+
+
+async def _purge(db: Connection, first: str, purge: str, key_id: int) -> int:
+    """Removes the first rows of a key, or revisions, of as many partitions as have so many; returns how many it was."""
+    removed, partition = 0, 0
+    while removed < PURGE_ROWS and (found := await db.fetchval(first, key_id, partition)) is not None:
+        removed += count(await db.execute(purge, key_id, found, PURGE_ROWS - removed))
+        partition = found + 1
+    return removed
 
 
 async def _drop(db: Connection, key_id: int) -> None:

@@ -314,12 +314,12 @@ WHERE k.store = $1 AND (($2::TEXT = '' AND s.expires_at_ms = 0) OR (k.name = $2 
 ORDER BY k.key_id
 
 -- FIRST_ROW --
--- A partition of a key that has rows.
-SELECT partition FROM rows WHERE key_id = $1 ORDER BY partition LIMIT 1
+-- The first partition of a key, from $2 on, that has rows.
+SELECT partition FROM rows WHERE key_id = $1 AND partition >= $2 ORDER BY partition LIMIT 1
 
 -- FIRST_REVISION --
--- A partition of a key that has revisions.
-SELECT partition FROM history WHERE key_id = $1 ORDER BY partition LIMIT 1
+-- The first partition of a key, from $2 on, that has revisions.
+SELECT partition FROM history WHERE key_id = $1 AND partition >= $2 ORDER BY partition LIMIT 1
 
 -- PURGE_ROWS --
 -- Removes up to $3 rows of a partition, in the order of the primary key.

@@ -310,16 +310,17 @@ SELECT row_id FROM release_rows
 WHERE store = $1 AND number = $2 AND config_key = $3 AND row_id > $4 AND base = 0 AND value IS NOT NULL
 ORDER BY row_id LIMIT $5
 
+-- DELETED_IDS --
+-- The same of rows that it deletes.
+SELECT row_id FROM release_rows
+WHERE store = $1 AND number = $2 AND config_key = $3 AND row_id > $4 AND value IS NULL
+ORDER BY row_id LIMIT $5
+
 -- IDS_THERE --
--- Up to $7 live rows of the key $4, named $3, behind the row $6 of the partition $5, and whether the release $2 of the store
--- $1 deletes each: by a subquery that keeps to the index, whatever the planner thinks of so many.
-SELECT r.partition, r.row_id, coalesce((
-    SELECT s.value IS NULL FROM release_rows s
-    WHERE s.store = $1 AND s.number = $2 AND s.config_key = $3 AND s.row_id = r.row_id
-), false) AS deletes
-FROM rows r
-WHERE r.key_id = $4 AND r.partition >= $5 AND (r.partition, r.row_id) > ($5, $6) AND NOT r.deleted
-ORDER BY r.partition, r.row_id LIMIT $7
+-- Up to $4 live rows of the key $1 behind the row $3 of the partition $2.
+SELECT partition, row_id FROM rows
+WHERE key_id = $1 AND partition >= $2 AND (partition, row_id) > ($2, $3) AND NOT deleted
+ORDER BY partition, row_id LIMIT $4
 
 -- SET_RELEASE_KEY --
 -- Notes the id of the key $3, which the release $2 of the store $1 has created.

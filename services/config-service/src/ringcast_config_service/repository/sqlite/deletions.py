@@ -95,8 +95,8 @@ class SqliteDeletions:
         def work(db: sqlite3.Connection) -> int:
             for key_id in _expired_key_ids(db, store, key):
                 for first, purge in ((Sql.FIRST_ROW, Sql.PURGE_ROWS), (Sql.FIRST_REVISION, Sql.PURGE_HISTORY)):
-                    if found := db.execute(first, (key_id,)).fetchall():
-                        return db.execute(purge, (key_id, found[0][0], PURGE_ROWS)).rowcount
+                    if removed := _purge(db, first, purge, key_id):
+                        return removed
                 if key is not None:  # those of a store go with its record
                     if removed := db.execute(Sql.PURGE_RELEASE_ROWS, (store, key, PURGE_ROWS)).rowcount:
                         return removed
@@ -149,6 +149,15 @@ def _key_deletion(db: sqlite3.Connection, store: str, key: str) -> Deletion | No
     """The deletion of a key of a store that is there."""
     mapping.only_record(db.execute(Sql.GET_STORE, (store,)).fetchone(), store)
     return mapping.existing_key(db.execute(Sql.GET_KEY, (store, key)).fetchone(), store, key)
+
+
+def _purge(db: sqlite3.Connection, first: str, purge: str, key_id: int) -> int:
+    """Removes the first rows of a key, or revisions, of as many partitions as have so many; returns how many it was."""
+    removed, partition = 0, 0
+    while removed < PURGE_ROWS and (found := db.execute(first, (key_id, partition)).fetchone()) is not None:
+        removed += db.execute(purge, (key_id, found[0], PURGE_ROWS - removed)).rowcount
+        partition = found[0] + 1
+    return removed
 
 
 def _drop(db: sqlite3.Connection, key_id: int) -> None:

@@ -61,6 +61,7 @@ _SQL: Final = ReleaseStatements(
     release_byte_shares=Sql.RELEASE_BYTE_SHARES,
     release_partition_shares=Sql.RELEASE_PARTITION_SHARES,
     added_ids=Sql.ADDED_IDS,
+    deleted_ids=Sql.DELETED_IDS,
     ids_there=Sql.IDS_THERE,
     set_release_key=Sql.SET_RELEASE_KEY,
     release_conflicts=Sql.RELEASE_CONFLICTS,

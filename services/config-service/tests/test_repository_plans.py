@@ -3,22 +3,50 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import asyncpg
 import pytest
-from ringcast_config_service.repository import Authorship, RowWrite, StageBatch, StagedRow
+from ringcast_config_service.repository import (
+    Authorship,
+    Deletion,
+    PolicyChange,
+    RowWrite,
+    StageBatch,
+    StagedRow,
+    StoreRecord,
+)
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
+from ringcast_core import row_partition
 from ringcast_testkit.rows import same_partition
-from ringcast_wire import check_row
+from ringcast_wire import StorePolicy, check_row
 
 Bench = Any  # of conftest.py
 
 BY: Final = Authorship("alice", "new list")
 ROWS: Final = 1_000
+MANY_ROWS: Final = 10_000
 STEP: Final = 100
 """Rows of which each statement is asked for."""
+ALL_POLICIES: Final = StorePolicy(
+    max_rows=10 * MANY_ROWS,
+    max_bytes=1 << 30,
+    max_release_growth_percent=100,
+    max_release_shrink_percent=50,
+    max_release_change_percent=100,
+    max_release_byte_growth_percent=1_000,
+    max_release_byte_shrink_percent=50,
+    max_release_partition_growth_percent=1_000,
+    max_release_partition_shrink_percent=100,
+    release_partition_tolerance_rows=1,
+    unique_ignoring_case=True,
+    unique_ignoring_outer_space=True,
+    unique_ignoring_unicode_form=True,
+    unique_ignoring_trailing_dot=True,
+)
+MOST_READS: Final = 60
+"""How often all of that reads each row of a table, on average."""
 _READ: Final = re.compile(r"Scan .*actual time=\S+ rows=([\d.]+) loops=(\d+)")
 _REMOVED: Final = re.compile(r"Rows Removed by [\w ]+: (\d+)")
 
@@ -49,8 +77,8 @@ async def released(postgres_bench: Bench) -> AsyncIterator[asyncpg.Connection]:
     await db.close()
 
 
-async def work(bench: Bench, number: int) -> None:
-    while not (await bench.repo.releases.step("s", number, bench.repo.histories.generation)).done:
+async def work(bench: Bench, number: int, store: str = "s") -> None:
+    while not (await bench.repo.releases.step(store, number, bench.repo.histories.generation)).done:
         pass
 
 
@@ -103,6 +131,61 @@ async def test_no_step_of_a_release_reads_more_than_its_rows(released: asyncpg.C
     found = await released.fetch(f"EXPLAIN (ANALYZE, COSTS OFF) EXECUTE step ({given})")
     plan = "\n".join(record[0] for record in found)
     assert STEP <= most_read(plan) <= 2 * STEP, plan
+
+
+async def test_no_call_of_a_release_reads_a_row_more_than_some_times(
+    postgres_bench: Bench, new_store: Callable[..., StoreRecord]
+) -> None:
+    """Whatever its statements are: with all policies, in waves, undone and purged, rows are read in proportion to their
+    number, with no statistics of any table."""
+    db = await asyncpg.connect(postgres_bench.address)
+    tables = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+    for (table,) in await db.fetch(tables):
+        await db.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
+    repo = postgres_bench.repo
+    store = await repo.stores.create_store(new_store("large", partition_count=256))
+    old = dict.fromkeys((f"r{number}" for number in range(MANY_ROWS)), "old")
+    await postgres_bench.group([postgres_bench.request(old, store=store)])
+    await repo.policies.set_policy("large", PolicyChange(ALL_POLICIES))
+    found = dict(await db.fetch("SELECT row_id, version FROM rows"))
+    rows = [staged(store, row_id, None if row_id.endswith("0") else "new", found[row_id]) for row_id in sorted(found)]
+    rows += [staged(store, row_id.upper(), "like one that is deleted", 0) for row_id in found if row_id.endswith("0")]
+    before = await reads(db)
+    await repo.releases.stage(store, StageBatch("one", 0, rows, True), BY)
+    await repo.releases.publish("large", 1, 86_400_000, BY, [50, 100])
+    for wave in (1, 2):
+        await work(postgres_bench, 1, "large")
+        await repo.releases.pass_gate("large", 1, wave)
+    await work(postgres_bench, 1, "large")
+    assert (await repo.releases.get("large", 1)).published == len(rows)
+    await repo.releases.undo("large", 1, BY)
+    await work(postgres_bench, 1, "large")
+    assert (await repo.releases.get("large", 1)).undone == len(rows)
+    await repo.deletions.delete_store("large", Deletion(1, 0))
+    while await repo.deletions.purge_rows("large", None):
+        pass
+    await repo.deletions.drop_store("large")
+    await repo.close()  # what a connection has read it says at its end
+    read = {table: count / len(rows) for table, count in (await reads(db)).items() if count > before.get(table, 0)}
+    await db.close()
+    assert sum(read.values()) >= 10, read
+    assert max(read.values()) <= MOST_READS, read
+
+
+def staged(store: StoreRecord, row_id: str, value: str | None, version: int) -> StagedRow:
+    partition, size = row_partition(row_id, store.partition_count), check_row(row_id, value or "", None)
+    return StagedRow("k", RowWrite(partition, row_id, value, None, size, version))
+
+
+async def reads(db: asyncpg.Connection) -> dict[str, int]:
+    """The entries that were read of each index of a table, and the rows of each that was read without one."""
+    await db.execute("SELECT pg_stat_clear_snapshot()")
+    found = await db.fetch("""
+        SELECT t.relname, t.seq_tup_read + coalesce((
+            SELECT sum(i.idx_tup_read) FROM pg_stat_user_indexes i WHERE i.relid = t.relid
+        ), 0) FROM pg_stat_user_tables t
+    """)
+    return {table: int(count) for table, count in found}
 
 
 @pytest.mark.parametrize("statement", ["ADDED_IDS", "DELETED_IDS"])

@@ -42,6 +42,16 @@ _READS: Final = frozenset(
 """They change nothing that a second one would change again, so they may be made again wherever they have failed."""
 _NOT_SENT: Final = re.compile(r"failed to connect to all addresses|connections to all backends failing", re.IGNORECASE)
 """What gRPC says of a call that has not left this process."""
+_BROKEN: Final = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.ABORTED,
+    }
+)
+"""What a connection that breaks, or a proxy, ends a call with whose request the service may have."""
 
 
 class Method:
@@ -137,7 +147,8 @@ class Calls:
         late: Callable[[], UnavailableError] | None = None,
         more_s: float = 0.0,
     ) -> Any:
-        """One call; ``late`` makes what is raised when it is not answered in time: in the time-out and ``more_s``.
+        """One call; ``late`` makes what is raised when it is not answered in time: in the time-out and ``more_s``. With
+        it a call whose connection broke is ``OutcomeUnknownError`` too, unless it was not sent.
 
         Where the service asks to come again after a time, and that is within the time-out, the call waits and is made
         again: nothing of it was done.
@@ -156,6 +167,8 @@ class Calls:
                         if late is not None:
                             raise late() from error
                     refusal = self.error(error, method)
+                    if late is not None and _may_be_done(error):
+                        raise OutcomeUnknownError(f"{refusal}: whether the write was stored is not known") from error
                     wait_s = refusal.retry_after_s
                     if wait_s is None or not isinstance(refusal, LimitExceededError):
                         raise refusal from error
@@ -202,8 +215,7 @@ class Calls:
         """Whether a call that has failed is to be made at another instance."""
         if error.code() is not grpc.StatusCode.UNAVAILABLE or not self._endpoints.several:
             return False
-        said_by_service = any(key == names.GRPC_ERROR_KEY for key, _ in error.trailing_metadata() or ())
-        if said_by_service:
+        if is_said(error):
             again = says_elsewhere(error)
         else:
             again = name in _READS or _NOT_SENT.search(error.details() or "") is not None
@@ -226,7 +238,7 @@ class Calls:
         """What the service refused with, or a sentence that says it can't be reached, or does not know the method."""
         if error.details() == StatusLostError.SAID:
             return StatusLostError()
-        if any(key == names.GRPC_ERROR_KEY for key, _ in error.trailing_metadata() or ()):
+        if is_said(error):
             return error_from_rpc(error)
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             return self.silent()
@@ -237,6 +249,16 @@ class Calls:
         if error.code() is grpc.StatusCode.UNAVAILABLE:
             return UnavailableError(f"config service {self.address} can't be reached: {cause(error.details())}")
         return error_from_rpc(error)
+
+
+def is_said(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the service itself says why a call failed, so that nothing of it was done; else it broke on the way."""
+    return any(key == names.GRPC_ERROR_KEY for key, _ in error.trailing_metadata() or ())
+
+
+def _may_be_done(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the service may have had a call that failed."""
+    return error.code() in _BROKEN and not is_said(error) and not _NOT_SENT.search(error.details() or "")
 
 
 def _left_s(deadline_s: float) -> float:

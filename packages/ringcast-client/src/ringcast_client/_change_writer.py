@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import grpc.aio
 from ringcast_wire import (
@@ -30,6 +30,7 @@ from ringcast_wire.grpc import pb
 from ringcast_wire.key_ring import ListKeys
 from ringcast_wire.tracing import Tracing
 
+from ringcast_client._calls import is_said
 from ringcast_client._records import DeleteResult, PutResult
 
 ChangeCall = grpc.aio.StreamStreamCall[pb.Changes, pb.ChangeResults]
@@ -61,6 +62,13 @@ class _Pending:
     answer: asyncio.Future[pb.ChangeResult]
     sent: bool = False
     """Whether a stream that has not ended well has taken it: then its outcome is not known."""
+
+
+class _Break(NamedTuple):
+    """What a stream broke with. ``is_said``: the service has said why."""
+
+    error: RingcastError
+    is_said: bool
 
 
 class ChangeWriter:
@@ -249,9 +257,10 @@ class ChangeWriter:
             life.reschedule(since)
             self._stream_life = None
 
-    def _fail(self, error: RingcastError) -> None:
+    def _fail(self, error: RingcastError, *, is_said: bool = True) -> None:
+        """Fails what has no answer. ``is_said``: the service has said why, and not what is between."""
         unknown: RingcastError = error
-        if isinstance(error, UnavailableError):
+        if isinstance(error, UnavailableError) or not is_said:
             unknown = OutcomeUnknownError(f"{error}: whether the change was stored is not known")
         for pending in self._pending.values():
             if not pending.answer.done():
@@ -283,17 +292,17 @@ class ChangeWriter:
                 self._fail(nowhere)
                 continue
             answered = hangs = False
-            error: RingcastError | None = None
+            broke: _Break | None = None
             self._heard_at = asyncio.get_running_loop().time()
             try:
                 async with asyncio.timeout(None) as self._stream_life:
-                    answered, error = await self._talk(self._streams.open())
+                    answered, broke = await self._talk(self._streams.open())
             except TimeoutError:
                 hangs = True
             finally:
                 self._stream_life = None
-            if error is not None:
-                self._fail(error)
+            if broke is not None:
+                self._fail(broke.error, is_said=broke.is_said)
             elif hangs:
                 self._fail_sent()
             # What is not answered at the end of a stream that did not break was not read, and so not written.
@@ -305,7 +314,7 @@ class ChangeWriter:
             elif not self._is_done:
                 await asyncio.sleep(backoff.next_s())
 
-    async def _talk(self, call: ChangeCall) -> tuple[bool, RingcastError | None]:
+    async def _talk(self, call: ChangeCall) -> tuple[bool, _Break | None]:
         """One stream to its end: whether anything was answered, and what it broke with."""
         answered = False
         sending: asyncio.Task[None] | None = None
@@ -329,7 +338,7 @@ class ChangeWriter:
             found = self._streams.error(error)
             # One that was refused because the instance drains has taken nothing: the next goes to another.
             refused = isinstance(found, UnavailableError) and found.elsewhere and not answered
-            return answered, None if refused else found
+            return answered, None if refused else _Break(found, is_said(error))
         finally:
             if sending is not None:
                 await _ended(sending)

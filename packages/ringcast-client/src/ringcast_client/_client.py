@@ -187,7 +187,9 @@ class ConfigServiceClient(
             UnknownStoreError: there is no such store.
             LimitExceededError: the partition would outgrow 8 MiB, or the store 100 keys.
             ConditionFailedError: the condition does not hold; ``found_version`` says which version the row has.
-            OutcomeUnknownError: the service did not answer in time, and may have written the row.
+            OutcomeUnknownError: the service did not answer in time, or the connection broke; it may have written the
+                row.
+            UnavailableError: the service can't be reached, or writes nothing now.
         """
         if (keys := self._keys(store, key)) is not None:
             value, metadata = keys.seal(row_id, value, metadata)

@@ -111,6 +111,23 @@ async def test_a_planned_move(listed: Any, court: Court) -> None:
     court.check()
 
 
+async def test_a_worker_with_a_capacity_takes_so_many_times_more(listed: Any, court: Court) -> None:
+    async with listed.worker("a", handler=court.handler("a")) as one:
+        await owns(one, PARTITIONS)
+        async with listed.worker("b", handler=court.handler("b"), capacity=3) as two:
+            await owns(two, PARTITIONS * 3 // 4)
+            await owns(one, PARTITIONS // 4)
+    court.check()
+
+
+async def test_a_capacity_that_counts_for_nothing_is_said(store: Any, caplog: pytest.LogCaptureFixture) -> None:
+    await store.create(partition_count=PARTITIONS)
+    async with store.worker("a", capacity=3) as one:
+        await owns(one, PARTITIONS)
+    assert caplog.text.count("event=capacity.unused") == 1
+    assert "capacity=3 strategy=jump" in caplog.text
+
+
 async def test_an_agent_that_can_not_be_reached_changes_nothing(listed: Any, court: Court) -> None:
     async with listed.worker("a", handler=court.handler("a"), agent="/nowhere.sock") as worker:
         await owns(worker, PARTITIONS)

@@ -58,6 +58,7 @@ class WorkerSettings(TypedDict, total=False):
     partition_count: int | None
     observe: bool | None
     labels: str | Sequence[str] | None
+    capacity: int | None
     consumer_prefix: str | None
     jetstream_api: str | None
     window_s: float | None
@@ -119,6 +120,9 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
     labels: tuple[str, ...] = ()
     """What it is told apart by, as ``name=value``, such as ``site=test``: up to 8. A release may come to the workers
     with a label first. As text, with commas between them."""
+    capacity: int = 1
+    """In a store of the strategy ``sticky``: how much the worker takes, as a multiple of what a worker with 1 takes. It
+    gets so many times the partitions, or the load. With other strategies all workers take the same."""
     consumer_prefix: str = "ringcast"
     """Prefix of the names of its consumers: it shows in NATS which fleet a consumer belongs to."""
     jetstream_api: str = "$JS.API"
@@ -252,6 +256,7 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "max_delete_share": (0.0, 1.0),
     "grace_s": (0.0, 300.0),
     "lease_refresh_s": (0.1, limits.LEASE_TTL_S / 2),
+    "capacity": (1, 1_000),
     "max_parallel_handlers": (1, 1_024),
     "handler_tries": (1, 100),
     "handler_timeout_s": (0.0, 86_400.0),

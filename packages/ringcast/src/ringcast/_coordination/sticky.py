@@ -49,7 +49,6 @@ class StickyCoordinator:
         log: EventLog,
         times: StickyTimes | None = None,
         clock: Clock = steady_clock,
-        capacity: int = 1,
         report_sessions: Callable[[str, int, int], None] | None = None,
         migrates: Migrates | None = None,
         migrated: Step | None = None,
@@ -75,7 +74,7 @@ class StickyCoordinator:
                 times,
                 clock,
                 log,
-                capacity=capacity,
+                capacity=config.capacity,
                 refresh_now=self._refresh_now,
                 report_sessions=report_sessions,
             )

@@ -97,6 +97,8 @@ class JoinedWorker:
         """What shares the partitions out; ``None`` for a worker that takes all."""
         context = self._context
         config, settings, buckets = context.config, context.settings, context.buckets
+        if config.capacity != 1 and settings.strategy is not Strategy.STICKY:
+            context.log.warning("capacity.unused", capacity=config.capacity, strategy=str(settings.strategy))
         if settings.mode is not Mode.PARTITIONED or config.observe:
             return None
         if settings.strategy is Strategy.STICKY:

@@ -47,7 +47,8 @@ def store() -> None:
     type=click.Choice([strategy.value for strategy in Strategy], case_sensitive=False),
     default=Strategy.JUMP.value,
     show_default=True,
-    help="How partitions are assigned to workers; sticky: each has one owner at every moment.",
+    help="How partitions are assigned to workers: jump or ring for lists that are only read; sticky for handlers with "
+    "side effects, where each partition has one owner at every moment.",
 )
 @click.option(
     "--lease-ttl",

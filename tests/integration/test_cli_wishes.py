@@ -102,3 +102,24 @@ def test_what_is_refused(cli: Cli, store: str) -> None:
     assert "partition 8 is out of range: the store has partitions 0 to 7" in cli.refused("pin", store, "list", 8, "w")
     cli.ok("store", "create", f"{store}-jump", "--partitions", 2)
     assert "which takes the strategy sticky" in cli.refused("pins", f"{store}-jump")
+
+
+def test_what_moves_once_a_worker_is_gone(cli: Cli, store: str, workers: dict[str, ManagedProcess]) -> None:
+    one, two = (f"{store}-{name}" for name in workers)
+    shown = cli.ok("plan", store, "list", "--remove", two).out
+    assert shown.splitlines()[0] == f"{store}/list without {two}: {PARTITIONS // 2} of {PARTITIONS} partitions move"
+    assert f"{one} | {PARTITIONS // 2} | {PARTITIONS} | +{PARTITIONS // 2}" in " | ".join(shown.split())
+    document = cli.ok("plan", store, "--remove", one, "--json").document
+    assert document["then"] == [two] * PARTITIONS
+    assert document["moves"] == sum(owner != two for owner in document["owners"]) == PARTITIONS // 2
+    workers["two"].terminate()
+    workers["one"].wait_until(lambda: all_owned_by(cli, store, one))
+    assert cli("plan", store, "list", "--remove", one).err.endswith(
+        f"no worker of {store}/list is left to take partitions\n"
+    )
+    stranger = cli("plan", store, "--remove", "nobody")
+    assert (stranger.code, stranger.err) == (1, f"ringcast: no key of {store} has a worker nobody\n")
+
+
+def all_owned_by(cli: Cli, store: str, worker_id: str) -> bool:
+    return set(cli.ok("topology", store, "list", "--json").document["owners"]) == {worker_id}

@@ -59,6 +59,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
         "import",
         "watch",
         "topology",
+        "plan",
         "doctor",
         "lag",
         "top",

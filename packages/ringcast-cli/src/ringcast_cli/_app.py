@@ -33,6 +33,7 @@ _COMMANDS: Final = {
     "schema": ("ringcast_cli._rows.schema_commands", "Say what the values of a key have to be, and check them."),
     "watch": ("ringcast_cli._rows.watch_command", "Take part as a worker and print each change."),
     "topology": ("ringcast_cli._fleet.topology_command", "Show which worker owns what."),
+    "plan": ("ringcast_cli._fleet.plan_command", "Show what moves once workers are gone."),
     "lag": ("ringcast_cli._fleet.lag_command", "Show how far each worker is, and who does not answer."),
     "top": ("ringcast_cli._fleet.top_command", "Show workers, services and agents live, with rates and lags."),
     "why": ("ringcast_cli._diagnosis.why_command", "Show where a row is stuck on its way to its worker."),

@@ -213,10 +213,11 @@ class Fleet:
     times: StickyTimes = TIMES
     nodes: list[Node] = field(default_factory=list)
 
-    async def start(self, name: str, incarnation: str = "i", capacity: int = 1) -> Node:
+    async def start(self, name: str, incarnation: str = "i") -> Node:
         proxy = self.stack.enter_context(TcpProxy(self.port))
-        server = f"nats://127.0.0.1:{proxy.port}"
-        config = WorkerConfig(store=self.store, keys=(KEY,), servers=(server,), worker_id=name, capacity=capacity)
+        config = WorkerConfig(
+            store=self.store, keys=(KEY,), servers=(f"nats://127.0.0.1:{proxy.port}",), worker_id=name
+        )
         bus = await self.stack.enter_async_context(connected(NatsBus.prepared, config, LOG))
         application = Application(name, self.court)
         record = LeaseRecord(incarnation=f"{name}-{incarnation}", host="h", pid=1, started_at_ms=1)
@@ -262,14 +263,6 @@ async def test_workers_that_join_and_leave_have_their_shares(fleet: Fleet) -> No
     await fleet.until_shared(**{node.worker_id: 3 for node in fleet.nodes})
     assert not leader.active()
     await fleet.until_led()
-
-
-async def test_a_worker_takes_as_many_times_more_as_its_capacity_says(fleet: Fleet) -> None:
-    await fleet.start("a")
-    await fleet.start("b", capacity=2)
-    await fleet.until_shared(a=2, b=4)
-    await fleet.start("c", capacity=3)
-    await fleet.until_shared(a=1, b=2, c=3)
 
 
 @pytest.mark.parametrize("victim", [0, 1])

@@ -7,13 +7,12 @@ exclusive ownership it is what the table of the key says.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ringcast_wire import (
     ErrorCode,
-    InvalidInputError,
     LeaseRecord,
     Migration,
     Mode,
@@ -24,7 +23,6 @@ from ringcast_wire import (
     UnavailableError,
     UnknownKeyError,
     UnknownStoreError,
-    assign,
     names,
 )
 from ringcast_wire.buckets import StoredRecord
@@ -37,7 +35,6 @@ from ringcast._coordination.store_settings import decode_metadata
 from ringcast._protocol.assignment import owners
 from ringcast._protocol.kv_mirror import Entry
 from ringcast._protocol.membership import Membership
-from ringcast._protocol.sticky.plan import Wishes, planned
 
 DEFAULT_SERVERS: Final = "nats://127.0.0.1:4222"
 DEFAULT_TIMEOUT_S: Final = 10.0
@@ -156,55 +153,6 @@ class Topology:
         if self.shadow is None or self.shadow.owners is None:
             return None
         return sum(now != then for now, then in zip(self.owners, self.shadow.owners, strict=True))
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What becomes of the owners of a key once the workers ``removed`` are gone; both are by partition number."""
-
-    store: str
-    key: str
-    removed: tuple[str, ...]
-    now: tuple[str | None, ...]
-    then: tuple[str, ...]
-
-    @property
-    def moves(self) -> int:
-        """How many partitions get another owner."""
-        return sum(now != then for now, then in zip(self.now, self.then, strict=True))
-
-
-def plan_without(topology: Topology, workers: Collection[str]) -> Plan:
-    """Who would own what without some of the workers, by the rule that the workers of the store go by.
-
-    In a store of exclusive ownership with the pins, drains and capacities of now, and by numbers of partitions: where
-    an operator wants equal loads, more may move later.
-
-    Raises:
-        InvalidInputError: one of them is no worker of the key, or no other is left; or every worker has everything.
-    """
-    place = f"{topology.store}/{topology.key}"
-    if topology.settings.mode is Mode.FULL:
-        raise InvalidInputError(f"every worker of {place} holds every partition: none moves", field="remove")
-    known = {member.worker_id for member in topology.members}
-    if strangers := sorted(set(workers) - known):
-        raise InvalidInputError(f"{place} has no worker {strangers[0]!r}", field="remove")
-    stay = [
-        member
-        for member in topology.members
-        if member.alive and member.phase is not NodePhase.LEAVING and member.worker_id not in workers
-    ]
-    then: tuple[str, ...] | None
-    if (exclusive := topology.exclusive) is not None:
-        taking = {each.worker_id: each.capacity for each in stay if each.worker_id not in exclusive.drains}
-        to_be = [each.next_owner or each.owner for each in exclusive.partitions]
-        then = planned(to_be, taking, Wishes(pins=exclusive.pins))
-    else:
-        slots = {each.worker_id: each.slot for each in stay if each.slot is not None and each.phase is NodePhase.ACTIVE}
-        then = assign(topology.settings, slots) if slots else None
-    if then is None:
-        raise InvalidInputError(f"no worker of {place} is left to take partitions", field="remove")
-    return Plan(topology.store, topology.key, tuple(sorted(set(workers))), topology.owners, then)
 
 
 async def read_topology(
@@ -494,10 +442,8 @@ __all__ = [
     "Exclusive",
     "Member",
     "Owned",
-    "Plan",
     "Shadow",
     "Topology",
-    "plan_without",
     "read_topologies",
     "read_topology",
 ]

@@ -7,7 +7,8 @@ from collections import Counter
 from typing import Any, Final
 
 import click
-from ringcast.topology import Plan, Topology, plan_without, read_topologies, read_topology
+from ringcast.plans import Plan, plan_without
+from ringcast.topology import Topology, read_topologies, read_topology
 from ringcast_wire import InvalidInputError
 
 from ringcast_cli._common.options import settings_of, shared_options

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from ringcast.topology import Exclusive, Member, Owned, Topology, plan_without
+from ringcast.plans import plan_without
+from ringcast.topology import Exclusive, Member, Owned, Topology
 from ringcast_wire import InvalidInputError, Mode, NodePhase, StoreSettings, Strategy, assign
 
 SIZE = 64

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from ringcast_config_service.grpc import callers
+from ringcast_config_service.grpc import callers, guard
 from ringcast_config_service.grpc.admission import LIMITS, MAX_REQUEST_BYTES, CallKind, Limit
 from ringcast_config_service.refusals import Refusals
 from ringcast_config_service.security import Security
@@ -156,6 +156,46 @@ async def test_calls_without_a_token_take_nothing_from_those_with_one(
         await ConfigServiceStub(known).Change().wait_for_connection()
         assert not (await ConfigServiceStub(known).ListStores(pb.ListStoresRequest())).stores
         assert refused_calls(service) == {("unary", "no_token"): 200, ("changes", "no_token"): 200}
+
+
+@attempt(
+    "a client whose token was withdrawn",
+    "go on writing over a stream that is open",
+    "`UNAUTHENTICATED` with its next message, which is not written",
+)
+@pytest.mark.parametrize("kind", ["changes", "bulk"])
+async def test_a_stream_writes_nothing_for_a_token_that_was_withdrawn(
+    start: Any, nats_url: str, tmp_path: Path, keys: Keys, token: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "LOGIN_S", 0.0)
+
+    def message(number: int) -> pb.Changes | pb.WriteBatch:
+        if kind == "changes":
+            change = pb.RowChange(number=number, row_id=f"row{number}", value="v")
+            return pb.Changes(store="s", key="k", changes=[change])
+        return pb.WriteBatch(store="s", key="k", sequence=number, row_ids=[f"row{number}"], values=["v"])
+
+    async with (
+        with_tokens(start, nats_url, tmp_path, keys) as service,
+        logged_in(service, keys, token) as first,
+        logged_in(service, keys, ANOTHER) as second,
+    ):
+        stubs = ConfigServiceStub(first), ConfigServiceStub(second)
+        await stubs[0].CreateStore(pb.CreateStoreRequest(name="s", partition_count=2))
+        streams = [stub.Change() if kind == "changes" else stub.Write() for stub in stubs]
+        for number, stream in enumerate(streams, 1):
+            await stream.write(message(number))
+            await stream.read()
+        keys.write("tokens", f"{ANOTHER}\n".encode())
+        await streams[0].write(message(3))
+        assert (await refusal(streams[0]))[:2] == (grpc.StatusCode.UNAUTHENTICATED, ErrorCode.UNAUTHENTICATED)
+        again = stubs[0].Change() if kind == "changes" else stubs[0].Write()
+        assert (await refusal(again))[0] is grpc.StatusCode.UNAUTHENTICATED
+        await streams[1].write(message(4))
+        await streams[1].read()
+        pages = stubs[1].List(pb.ListRequest(store="s", key="k"))
+        assert sorted([row.row_id async for page in pages for row in page.rows]) == ["row1", "row2", "row4"]
+        assert refused_calls(service)[kind, "unknown_token"] == 2
 
 
 @attempt(

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -14,7 +15,13 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 from ringcast_service import Context
-from ringcast_wire import InvalidInputError, PermissionDeniedError, RingcastError, UnavailableError
+from ringcast_wire import (
+    InvalidInputError,
+    PermissionDeniedError,
+    RingcastError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 from ringcast_wire.grpc import SERVICE_NAME
 
 from ringcast_config_service.access import Access
@@ -27,6 +34,8 @@ from ringcast_config_service.repository import AuditFact
 
 _READ_TIMEOUT_S: Final = 10.0
 """How long the one request of a call may be on its way."""
+LOGIN_S: Final = 1.0
+"""How long the login of a call counts before it is looked at again, with the next request of the stream."""
 
 
 Check = Callable[[Caller, Any], AuditFact | None]
@@ -81,7 +90,8 @@ class GuardedServer:
         one = None if handler.request_streaming else self._with_one_request(method, kind)
 
         def serve(requests: Any, context: Context) -> Any:
-            return (one or method)(requests, _Checked(context, check, self._access.break_glass))
+            login = partial(self._admission.check_login, context, kind)
+            return (one or method)(requests, _Checked(context, login, check, self._access.break_glass))
 
         wire = _tolerant(handler.request_deserializer), handler.response_serializer
         if handler.response_streaming:
@@ -140,10 +150,13 @@ class GuardedServer:
 
 
 class _Checked:
-    """The context of a call, whose requests are checked as they are read."""
+    """The context of a call, whose requests are checked as they are read: nothing is done for a token or a role that was
+    withdrawn meanwhile."""
 
-    def __init__(self, context: Context, check: Check, note: Note) -> None:
+    def __init__(self, context: Context, check_login: Callable[[], None], check: Check, note: Note) -> None:
         self._context = context
+        self._check_login = check_login
+        self._check_login_at = time.monotonic() + LOGIN_S
         self._check = check
         self._note = note
         self._noted: AuditFact | None = None
@@ -157,11 +170,15 @@ class _Checked:
         if request is grpc.aio.EOF or isinstance(request, Unreadable):
             return request
         try:
+            if (now := time.monotonic()) >= self._check_login_at:
+                self._check_login_at = now + LOGIN_S
+                with suppress(UnavailableError):  # it was valid, and what can't be known now makes it nothing else
+                    self._check_login()
             fact = self._check(caller_of(self._context), request)
             if fact is not None and fact != self._noted:  # of a stream, the first message that is about another key
                 await self._note(fact)
                 self._noted = fact
-        except (PermissionDeniedError, UnavailableError) as error:
+        except (PermissionDeniedError, UnauthenticatedError, UnavailableError) as error:
             return Unreadable(error)
         return request
 

@@ -23,9 +23,8 @@ class Ending(Protocol):
 
 
 class StreamLives:
-    """The open streams of one kind. Each is ended after ``life_s`` at the latest: by then a token that was
-    withdrawn counts no more, a client finds another instance, and one that only keeps its place has lost it. One that
-    began with a token is ended when that expires."""
+    """The open streams of one kind. Each is ended after ``life_s`` at the latest: by then a client finds another
+    instance, and one that only keeps its place has lost it. One that began with a token is ended when that expires."""
 
     def __init__(self, life_s: float) -> None:
         self._life_s = life_s

@@ -150,8 +150,8 @@ class GuardedServer:
 
 
 class _Checked:
-    """The context of a call, whose requests are checked as they are read: nothing is done for a token or a role that was
-    withdrawn meanwhile."""
+    """The context of a call, whose requests are checked as they are read: nothing is done for a token or a role that
+    was withdrawn meanwhile."""
 
     def __init__(self, context: Context, check_login: Callable[[], None], check: Check, note: Note) -> None:
         self._context = context

@@ -199,6 +199,31 @@ async def test_a_stream_writes_nothing_for_a_token_that_was_withdrawn(
 
 
 @attempt(
+    "a client with a token",
+    "send a small compressed request that becomes a large one",
+    "`RESOURCE_EXHAUSTED` at 6 MiB, without a token `UNAUTHENTICATED`; the connection stays",
+)
+async def test_a_compressed_request_becomes_no_larger_than_another(
+    start: Any, nats_url: str, tmp_path: Path, keys: Keys, token: str
+) -> None:
+    large = pb.PutRequest(store="s", key="k", row_id="r", value="0" * (2 * MAX_REQUEST_BYTES))
+    small = pb.PutRequest(store="s", key="k", row_id="r", value="0" * 1_000)
+    async with (
+        with_tokens(start, nats_url, tmp_path, keys) as service,
+        logged_in(service, keys) as anonymous,
+        logged_in(service, keys, token) as known,
+    ):
+        stub = ConfigServiceStub(known)
+        await stub.CreateStore(pb.CreateStoreRequest(name="s", partition_count=2))
+        compressed: Any = {"compression": grpc.Compression.Gzip}
+        said = await refusal(ConfigServiceStub(anonymous).Put(large, **compressed))
+        assert said[0] is grpc.StatusCode.UNAUTHENTICATED
+        code, _, why = await refusal(stub.Put(large, **compressed))
+        assert (code, "larger than max" in why) == (grpc.StatusCode.RESOURCE_EXHAUSTED, True)
+        assert (await stub.Put(small, **compressed)).version == 1
+
+
+@attempt(
     "a client without a token",
     "have the service read large requests",
     "refused before a message is read",

@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ringcast import Change, KeyDeletedError, Mode, StoreDeletedError, Worker
 from ringcast_testkit import PATIENCE_S
+from ringcast_wire import Strategy
 
 if TYPE_CHECKING:
     from .conftest import Store
+
+
+@pytest.fixture(params=[Strategy.JUMP, Strategy.STICKY])
+def strategy(request: pytest.FixtureRequest) -> Strategy:
+    """Of stores whose workers share their partitions out, with one owner at every moment or not."""
+    found: Strategy = request.param
+    return found
 
 
 class Seen:
@@ -40,9 +48,12 @@ async def _whole_life(worker: Worker) -> None:
     await worker.wait_closed()
 
 
-@pytest.mark.parametrize("mode", [Mode.PARTITIONED, Mode.FULL])
-async def test_a_deleted_store_ends_its_workers(store: Store, mode: Mode) -> None:
-    await store.create(mode=mode)
+@pytest.mark.parametrize(
+    ("mode", "shares"),
+    [(Mode.PARTITIONED, Strategy.JUMP), (Mode.PARTITIONED, Strategy.STICKY), (Mode.FULL, Strategy.JUMP)],
+)
+async def test_a_deleted_store_ends_its_workers(store: Store, mode: Mode, shares: Strategy) -> None:
+    await store.create(mode=mode, strategy=shares)
     for number in range(20):
         await store.put(f"row{number}", "1")
     seen = Seen()
@@ -63,8 +74,8 @@ async def test_a_deleted_store_ends_its_workers(store: Store, mode: Mode) -> Non
         await worker.wait_until("list", lambda: len(again.changes) == 20, timeout_s=PATIENCE_S)
 
 
-async def test_a_deleted_key_of_several_is_given_up_and_the_others_go_on(store: Store) -> None:
-    await store.create()
+async def test_a_deleted_key_of_several_is_given_up_and_the_others_go_on(store: Store, strategy: Strategy) -> None:
+    await store.create(strategy=strategy)
     for number in range(20):
         await store.put(f"row{number}", "1")
         await store.put(f"row{number}", "1", key="other")
@@ -93,8 +104,8 @@ async def test_a_deleted_key_of_several_is_given_up_and_the_others_go_on(store: 
     assert not any(change.deleted for change in seen.changes)
 
 
-async def test_the_last_key_ends_the_worker(store: Store) -> None:
-    await store.create()
+async def test_the_last_key_ends_the_worker(store: Store, strategy: Strategy) -> None:
+    await store.create(strategy=strategy)
     await store.put("a", "1")
     seen = Seen()
     worker = store.worker(**seen.settings)
@@ -109,8 +120,8 @@ async def test_the_last_key_ends_the_worker(store: Store) -> None:
         await _whole_life(store.worker("late"))
 
 
-async def test_rows_in_the_cache_don_t_hide_a_deletion(store: Store, tmp_path: Path) -> None:
-    await store.create()
+async def test_rows_in_the_cache_don_t_hide_a_deletion(store: Store, tmp_path: Path, strategy: Strategy) -> None:
+    await store.create(strategy=strategy)
     await store.put("a", "1")
     async with store.worker(cache_dir=tmp_path) as worker:
         await worker.wait_ready(timeout_s=PATIENCE_S)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 import pytest
-from ringcast_testkit import ManagedProcess
+import yaml
+from ringcast_testkit import PATIENCE_S, ManagedProcess
 
-from tests.integration.cli_process import Cli
+from tests.integration.cli_process import COMMAND, Cli
 
+ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = 8
 
 
@@ -123,3 +128,35 @@ def test_what_moves_once_a_worker_is_gone(cli: Cli, store: str, workers: dict[st
 
 def all_owned_by(cli: Cli, store: str, worker_id: str) -> bool:
     return set(cli.ok("topology", store, "list", "--json").document["owners"]) == {worker_id}
+
+
+def test_the_hooks_of_the_example_for_kubernetes(
+    cli: Cli, store: str, workers: dict[str, ManagedProcess], tmp_path: Path
+) -> None:
+    """As they are written there, but for the name of the store and the place of the password."""
+    example = yaml.safe_load_all((ROOT / "infra/kubernetes/worker.example.yaml").read_text())
+    pod = next(iter(example))["spec"]["template"]["spec"]
+    hook, init = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"], pod["initContainers"][0]["command"]
+    program = tmp_path / "bin/ringcast"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / "tools").write_text("secret\n")
+    one, two = (f"{store}-{name}" for name in workers)
+    path = f"{program.parent}:{cli.env['PATH']}"
+
+    def run(words: list[str]) -> None:
+        text = words[-1].replace("--store gateway", f"--store {store}").replace("/etc/ringcast/logins", str(tmp_path))
+        assert store in text
+        done = subprocess.run(
+            [*words[:-1], text.replace(" || true", "")],
+            env={**cli.env, "PATH": path, "RINGCAST_WORKER_ID": one},
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode == 0
+
+    run(hook)
+    assert all_owned_by(cli, store, two), "the hook returns before the worker owns nothing any more"
+    run(init)
+    workers["one"].wait_until(lambda: not all_owned_by(cli, store, two))

@@ -37,13 +37,14 @@ def plan(context: click.Context, store: str, key: str | None, remove: tuple[str,
     config = settings_of(context)
     if key is None:
         found = asyncio.run(read_topologies(config.servers, store, timeout_s=config.timeout_s))
+        known = set[str]().union(*map(_workers, found))
+        if strangers := sorted(set(remove) - known):
+            raise InvalidInputError(f"no key of {store} has a worker {visible(strangers[0])}", field="remove")
         found = [each for each in found if _workers(each) & set(remove)]
-        if not found:
-            raise InvalidInputError(f"no key of {store} has a worker {visible(remove[0])}", field="remove")
     else:
         found = [asyncio.run(read_topology(config.servers, store, key, timeout_s=config.timeout_s))]
     for each in found:
-        made = plan_without(each, _workers(each) & set(remove) if key is None else set(remove))
+        made = plan_without(each, _workers(each) & set(remove) if key is None else remove)
         if config.json:
             print_json(_document(made))
         else:

@@ -23,8 +23,18 @@ from ringcast_testkit import PATIENCE_S, ClassArchive, ConfigServiceProcess, Nat
 from ringcast_wire.grpc import ConfigServiceStub, pb
 
 PARTITIONS = 16
+MOST_S = 1_000
+"""Of a test, for what hangs. A time-out within a call of py4j leaves its connection one answer behind, so that all later
+tests of the process fail: it must come to none that is only slow. Beside much else one has needed over 240 s."""
 
 T = TypeVar("T")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Gives the tests beside this file their limit."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(MOST_S))
 
 
 @pytest.fixture(scope="session")

@@ -61,7 +61,7 @@ def test_the_spark_demo_keeps_its_promise(tmp_path: Path, spark_home: Path, spar
         start_new_session=True,
     )
     try:
-        said, _ = process.communicate(timeout=500)
+        said, _ = process.communicate(timeout=900)
     finally:
         if process.poll() is None:  # with the servers that it has started
             os.killpg(process.pid, signal.SIGKILL)

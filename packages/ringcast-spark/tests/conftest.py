@@ -24,8 +24,8 @@ from ringcast_wire.grpc import ConfigServiceStub, pb
 
 PARTITIONS = 16
 MOST_S = 1_000
-"""Of a test, for what hangs. A time-out within a call of py4j leaves its connection one answer behind, so that all later
-tests of the process fail: it must come to none that is only slow. Beside much else one has needed over 240 s."""
+"""Of a test, for what hangs. A time-out within a call of py4j leaves its connection one answer behind, so that all
+later tests of the process fail: it must come to none that is only slow. Beside much else one has needed over 240 s."""
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from ringcast._coordination.sticky_times import Clock, StickyTimes, loop_time, s
 from ringcast._protocol.sticky.ownership import OwnedState
 
 _GAP: Final = 0.2
-"""Two readings of sessions are at least this share of ``read_s`` apart."""
+"""Two readings of sessions are at least this share of ``read_s`` apart, unless a leader's process has ended."""
 
 
 class StickyCoordinator:
@@ -60,6 +60,8 @@ class StickyCoordinator:
         self._clock = clock
         self._log = log
         self._read_wake = asyncio.Event()
+        self._hurry = asyncio.Event()
+        """Sessions are to be read however short a time ago that was done."""
         self._read_at = -times.read_s
         self._records = records = OwnerRecords(
             buckets, config.store, config.keys, partitions, self._changed, self._progressed, log
@@ -81,7 +83,17 @@ class StickyCoordinator:
             for key in config.keys
         }
         self._leaders = {
-            key: KeyLeader(key, worker_id, partitions, records, times, clock, log, read_now=self._read_wake.set)
+            key: KeyLeader(
+                key,
+                worker_id,
+                partitions,
+                records,
+                times,
+                clock,
+                log,
+                read_now=self._read_wake.set,
+                read_at_once=self._read_at_once,
+            )
             for key in config.keys
         }
         self.migration = (
@@ -258,8 +270,9 @@ class StickyCoordinator:
         failures = 0
         while True:
             await event_before(self._read_wake, loop_time(self._read_due(), self._clock))
-            await _sleep_until(loop_time(self._read_at + self._times.read_s * _GAP, self._clock))
+            await event_before(self._hurry, loop_time(self._read_at + self._times.read_s * _GAP, self._clock))
             self._read_wake.clear()
+            self._hurry.clear()
             self._read_at = self._clock()
             try:
                 if any(self._is_due(leader) for leader in self._leaders.values()):
@@ -274,6 +287,10 @@ class StickyCoordinator:
             failures = 0
             for leader in self._leaders.values():
                 leader.answered(wanted, answers)
+
+    def _read_at_once(self) -> None:
+        self._hurry.set()
+        self._read_wake.set()
 
     def _read_due(self) -> float:
         wakes = (leader.wake_at for leader in self._leaders.values() if leader.leads and leader.wake_at is not None)
@@ -331,8 +348,3 @@ class StickyCoordinator:
     def _close_all(self) -> None:
         for owned in self._owned.values():
             owned.close()
-
-
-async def _sleep_until(due: float | None) -> None:
-    if due is not None and (wait_s := due - asyncio.get_running_loop().time()) > 0:
-        await asyncio.sleep(wait_s)

@@ -23,7 +23,8 @@ from ringcast._protocol.sticky.loads import KeyLoad
 
 
 class KeyLeader:
-    """One key. ``read_now`` is called when the sessions are to be read sooner than they would be."""
+    """One key. ``read_now`` is called when the sessions are to be read sooner than they would be, and ``read_at_once``
+    when they are, whenever they were read last."""
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class KeyLeader:
         log: EventLog,
         *,
         read_now: Callable[[], None],
+        read_at_once: Callable[[], None],
     ) -> None:
         self._key = key
         self._worker_id = worker_id
@@ -44,6 +46,9 @@ class KeyLeader:
         self._clock = clock
         self._log = log.bind(key=key)
         self._read_now = read_now
+        self._read_at_once = read_at_once
+        self._mourned = 0
+        """The session of the last leader whose process has ended."""
         give_away_s = times.fence.give_away_s
         self._evidence = LeaseEvidence(give_away_s)
         self._leader = Leader(worker_id, partitions, self._evidence, give_away_s, times.leader)
@@ -194,7 +199,7 @@ class KeyLeader:
             if not (self._records.complete and self._heard):
                 continue
             if not self._wanted >= self.leases():
-                self._read_now()  # the leader is gone, or is this worker: of the others not enough is known
+                self._ask_for_more()  # the leader is gone, or is this worker: of the others not enough is known
                 continue
             step = self._leader.step(self._view(), self._clock())
             self.wake_at = step.wake_at
@@ -211,6 +216,16 @@ class KeyLeader:
                 self._log.debug("owners.write_failed", error=error)
             await asyncio.sleep(backoff.next_s())
             self._wake.set()
+
+    def _ask_for_more(self) -> None:
+        """At once where the leader's process has ended, as its agent says; but once for each of its sessions, so that
+        no agent has them read all the time."""
+        term, states = self._records.term(self._key), self._records.states(self._key)
+        if term is not None and term.leader in self._gone() and states[term.leader].session != self._mourned:
+            self._mourned = states[term.leader].session
+            self._read_at_once()
+        else:
+            self._read_now()
 
     async def _write(self, step: LeaderStep) -> bool:
         """Writes what a step wants; returns whether nothing stood in its way."""

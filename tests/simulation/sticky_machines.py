@@ -61,5 +61,7 @@ class Machines:
     is_validated: bool = True
     counts_left: bool = True
     """Whether a registration that an agent has deleted counts as long as the end of its process was not seen."""
+    knows_its_own: bool = True
+    """Whether a process tells the state of its session from one that another process of its id has written."""
     waits_for_step: bool = True
     """Whether a process that starts while the step is lost waits for it."""

@@ -13,12 +13,13 @@ from typing import ClassVar, Final
 from ringcast._protocol.sticky.leader import View
 from ringcast._protocol.sticky.migration import Guard
 from ringcast._protocol.sticky.ownership import OwnedState
+from ringcast._protocol.sticky.plan import Wishes
 from ringcast_wire import Stage, names, next_stages
-from ringcast_wire.migrating import Step, may_end, may_finish, unguarded
+from ringcast_wire.migrating import Step, may_end, may_finish, possible_members, unguarded
 from ringcast_wire.owner_records import Rule
 
 from tests.simulation.sticky_judge import Call, Violation
-from tests.simulation.sticky_machines import KEY, PARTITIONS, state_of, states_among, table_among
+from tests.simulation.sticky_machines import KEY, PARTITIONS, gone_among, state_of, states_among, table_among
 from tests.simulation.sticky_process import Process, Surroundings
 from tests.simulation.sticky_world import World
 
@@ -49,11 +50,20 @@ class MigratingProcess(Process):
                 self.believe()
                 is_registered = self.guard is not None and self.worker_id in self.world.members
                 self.ask("step", self.world.read_step if is_registered else self.register, self.takes)
-            if self.guard is None or self.guard.step.stage is Stage.OFF:
+            if self.takes_no_part:
                 self.world.after(0.2, self.tick)
                 self.call()
                 return
         super().tick()
+
+    @property
+    def takes_no_part(self) -> bool:
+        return self.guard is None or (self.guard.step.stage is Stage.OFF and not self.guard.is_on)
+
+    @property
+    def has_no_fence(self) -> bool:
+        """Whether nothing stops it while it is halted or cut off; one that has not begun may begin like that."""
+        return self.guard is None or not self.guard.is_on
 
     def register(self) -> Step | None:
         """The step that there is once the process is registered, not one that was there before; or it is lost."""
@@ -91,15 +101,24 @@ class MigratingProcess(Process):
     def follow(self) -> None:
         """Whether it is guarded follows the step, and the table that it acts by."""
         if self.guard is not None:
-            own = self.nodes.get(names.state_key(KEY, self.worker_id))
-            self.guard.saw(self.ownership.table, state_of(own[1]).guarded if own is not None else 0)
+            self.guard.saw(self.ownership.table, self.said_guarded())
             self.guard.strays_ended()  # within a call's bound here, which is less than the operator waits
             self.is_guarded = self.guard.is_on
             self.ownership.guarded = self.guard.number
 
+    def said_guarded(self) -> int | None:
+        """As the coordinator has it: of the session that runs."""
+        self.ownership.poll(self.now)
+        own, session = self.nodes.get(names.state_key(KEY, self.worker_id)), self.ownership.session
+        state = state_of(own[1]) if own is not None else None
+        if not self.world.machines.knows_its_own:
+            return state.guarded if state is not None else 0
+        is_own = state is not None and session is not None and state.session == session.number
+        return state.guarded if state is not None and is_own else None
+
     def act(self) -> None:
         self.follow()
-        if self.guard is not None and self.guard.step.stage is not Stage.OFF:
+        if not self.takes_no_part:
             super().act()
 
     def view(self) -> View:
@@ -164,9 +183,13 @@ class MigratingWorld(World):
         self.left.add(process.worker_id)
         self.log(f"unheard {process}")
 
+    def calm(self) -> None:
+        super().calm()
+        self.wishes = Wishes()  # or nobody may take anything, and there is no table to finish with
+
     def start(self, worker_id: str) -> None:
-        """No process starts under the id of one that is halted and not guarded: the operator has to see to that."""
-        if any(one.worker_id == worker_id and not one.is_guarded for one in self.processes):
+        """No process starts under the id of one that has no fence: the operator has to see to that."""
+        if any(one.worker_id == worker_id and one.has_no_fence for one in self.processes):
             self.after(1.0, partial(self.start, worker_id))
         else:
             super().start(worker_id)
@@ -182,6 +205,9 @@ class MigratingWorld(World):
             running = {one.worker_id for one in self.processes}
             self.members &= running  # for the others a day has passed
             self.left &= running
+            for name, state in states_among(self.store.nodes).items():
+                if name not in running and not state.guarded:
+                    self.store.lose(names.state_key(KEY, name))
         able = [stage for stage in sorted(next_stages(self.step.stage)) if self.may_go_to(stage)]
         if not self.faulty:
             able = [] if self.step.stage is self.final else [stage for stage in able if stage is self.towards_final()]
@@ -195,7 +221,8 @@ class MigratingWorld(World):
 
     def may_go_to(self, stage: Stage) -> bool:
         states = states_among(self.store.nodes)
-        counted = self.members | (self.left if self.machines.counts_left else set())
+        registered = self.members | (self.left if self.machines.counts_left else set())
+        counted = possible_members(registered, states, gone_among(self.store.nodes, states))
         if stage is Stage.FINISH:
             return self.final is stage and may_finish(self.step, self.members, table_among(self.store.nodes))
         if stage is Stage.SWITCH and self.machines.is_validated:
@@ -224,8 +251,7 @@ class MigratingWorld(World):
         super().fault()
         if self.faulty and self.processes and self.draw.random() < 0.15:
             process = self.draw.choice(self.processes)
-            process.cut_until = self.now + self.draw.uniform(15.0, 40.0)  # it misses steps
-            self.log(f"cut {process} until {process.cut_until:.1f}")
+            self.cut(process, self.draw.uniform(15.0, 40.0))  # it misses steps
         for process in self.processes:
             hears_nothing = process.paused or self.now < process.cut_until
             if self.faulty and hears_nothing and process.worker_id in self.members and self.draw.random() < 0.3:
@@ -236,8 +262,24 @@ class MigratingWorld(World):
                 process.believe()
 
     def stop_soon_for_another(self, process: Process) -> None:
-        if process.is_guarded:
-            super().stop_soon_for_another(process)
+        """The halted one is back steps later, hears of some of them, and may be cut off already."""
+        if process.open_calls or (isinstance(process, MigratingProcess) and process.has_no_fence):
+            return
+        process.paused = True
+        process.host.loses(process)
+        self.after(0.1, partial(self.start, process.worker_id))
+        back_s = self.draw.choice((12.0, 40.0)) * self.draw.random()
+        self.after(back_s, process.resume)
+        if self.draw.random() < 0.7:
+            cut_s = back_s * self.draw.random()
+            self.after(cut_s, partial(self.cut, process, back_s - cut_s + self.draw.uniform(15.0, 60.0)))
+
+    def cut(self, process: Process, for_s: float) -> None:
+        """The process hears nothing, and is not heard."""
+        if not self.faulty:
+            return
+        process.cut_until = self.now + for_s
+        self.log(f"cut {process} until {process.cut_until:.1f}")
 
     def settle(self) -> None:
         """The last step has come to its end."""

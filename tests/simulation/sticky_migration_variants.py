@@ -72,7 +72,7 @@ class LetsGoAtOnce(Guard):
         if self.step.number == step.number and not self.number:
             self.is_on = False
 
-    def saw(self, table: Table | None, said: int) -> None:
+    def saw(self, table: Table | None, said: int | None) -> None:
         """Does not matter."""
 
 
@@ -100,6 +100,9 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     "goes_back_at_once": Variant(Machines(leader=GoesBackAtOnce), "has peers begin while owners have calls"),
     "lets_go_at_once": Variant(
         Machines(guard=LetsGoAtOnce), "is not guarded any more before the table is back at the peer rule"
+    ),
+    "takes_anothers_state_for_its_own": Variant(
+        Machines(knows_its_own=False), "is let go by what another process of its id has said", 400
     ),
     "counts_only_registrations": Variant(
         Machines(counts_left=False), "switches without a halted worker whose registration its agent has deleted"

@@ -208,7 +208,9 @@ class Process:
         lag_s = self.world.draw.choice((0.0, 0.0, 0.0, self.world.draw.uniform(0.0, 12.0)))
         if not self.world.faulty:  # else all may be taken for dead, and planned for anew, as late as the last second
             lag_s = 0.0
-        asked = {self.worker_id, *self.live, *self.records().states, *(w for w in self.world.names)}
+        table = self.records().table
+        named = {session.lease for session in table.sessions()} if table is not None else set()
+        asked = {self.worker_id, *self.live, *self.records().states, *self.world.names, *named}
 
         def answered(found: dict[str, int]) -> None:
             self.evidence.answered(asked, found, found.get(self.worker_id, 0), self.now)

@@ -146,7 +146,7 @@ class World:
             case "join" if self.spare:
                 self.names.append(self.spare.pop(0))
                 self.start(self.names[-1])
-            case "leave" if len(self.names) > 2:
+            case "leave" if sum(not one.ownership.record.leaving for one in running) > 2:
                 process.ownership.leave()
             case "drain" if self.names:
                 drained = frozenset(self.draw.sample(self.names, self.draw.randint(0, len(self.names) - 1)))

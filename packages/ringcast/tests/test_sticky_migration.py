@@ -228,6 +228,8 @@ def test_a_worker_that_starts_in_the_migration_is_guarded_and_let_go_by_a_table_
         assert guard.is_on
     guard.saw(PEERS._replace(step=4), 3)
     assert guard.is_on  # its state still says that it is guarded
+    guard.saw(PEERS._replace(step=4), None)
+    assert guard.is_on, "the bucket has no state of its session"
     guard.saw(PEERS._replace(step=4), 0)
     assert not guard.is_on
     guard.saw(OWNERS, 0)  # as it should not be: better no call than two owners
@@ -283,10 +285,27 @@ def test_a_worker_of_a_store_that_does_not_migrate_is_not_guarded_because_it_is_
     assert not guard.is_on
 
 
-def test_at_the_end_no_worker_is_guarded() -> None:
+def test_at_the_end_a_worker_is_let_go_by_its_own_state() -> None:
+    """It has missed the step back. That its state says that it is guarded keeps no operator from ``OFF`` where another
+    process of its id has written one since."""
     guard = Guard(SWITCH)
     guard.heard(Step(Stage.OFF, 5))
+    assert (guard.is_on, guard.number) == (True, 0)
+    for said in (None, 3):
+        guard.saw(OWNERS, said)
+        assert guard.is_on
     guard.saw(OWNERS, 0)
+    assert not guard.is_on
+    guard.saw(OWNERS, 0)
+    assert not guard.is_on, "nobody obeys a table any more"
+
+
+def test_at_the_end_a_worker_that_was_said_to_be_gone_is_let_go_as_any_other() -> None:
+    guard = Guard(SWITCH)
+    guard.heard(Step(Stage.OFF, 5))
+    guard.said_gone()
+    assert guard.is_on
+    guard.saw(None, 0)
     assert not guard.is_on
 
 

@@ -26,7 +26,7 @@ from ringcast._protocol.sticky.ownership import OwnedState
 from ringcast_testkit import PATIENCE_S, NatsServer, TcpProxy, end_task
 from ringcast_wire import LeaseRecord, Stage, event_within, names
 from ringcast_wire.migrating import Step, unguarded
-from ringcast_wire.owner_records import Rule, Table
+from ringcast_wire.owner_records import Rule, State, Table, encode_state
 
 PARTITIONS, KEY = 6, "list"
 LOOK_S = 0.05
@@ -39,7 +39,7 @@ TIMES = StickyTimes(
 )
 LOG = worker_log(logging.getLogger("ringcast"))
 OFF, SHADOW, VALIDATE = Step(Stage.OFF, 0), Step(Stage.SHADOW, 1), Step(Stage.VALIDATE, 2)
-SWITCH, BACK = Step(Stage.SWITCH, 3), Step(Stage.SHADOW, 4)
+SWITCH, BACK, END = Step(Stage.SWITCH, 3), Step(Stage.SHADOW, 4, is_back=True), Step(Stage.OFF, 5)
 
 
 class Court:
@@ -245,9 +245,13 @@ class Fleet:
 
     async def say_gone(self, name: str) -> None:
         """As the config service does it, for an operator."""
-        state = f"$KV.{names.owners_bucket(self._store)}.{names.state_key(KEY, name)}"
+        await self.put(names.state_key(KEY, name), b"", {"KV-Operation": "DEL", names.HEADER_GONE: "0"})
+
+    async def put(self, record: str, value: bytes, headers: dict[str, str] | None = None) -> None:
+        """Somebody else writes a record of the key."""
         async with await nats.connect(f"nats://127.0.0.1:{self._port}") as client:
-            await client.jetstream().publish(state, b"", headers={"KV-Operation": "DEL", names.HEADER_GONE: "0"})
+            subject = f"$KV.{names.owners_bucket(self._store)}.{record}"
+            await client.jetstream().publish(subject, value, headers=headers)
 
     async def until_rule(self, rule: Rule, *, without: Node | None = None) -> None:
         await self.court.until(
@@ -327,6 +331,24 @@ async def test_a_worker_that_is_cut_off_in_the_switch_stops_at_its_fence(fleet: 
     cut.proxy.resume()
     await fleet.until_rule(Rule.OWNERS)
     await fleet.court.until(lambda: any(name == "c" and rule is Rule.OWNERS for name, _, rule, _ in fleet.court.served))
+
+
+async def test_a_worker_is_not_let_go_by_what_another_process_of_its_id_has_said(fleet: Fleet) -> None:
+    """Of the other one the operator knows, and not of this: it would have no fence, and nobody would wait for it."""
+    court, node = fleet.court, fleet.nodes[2]
+    fleet.take(VALIDATE)
+    await court.until(lambda: not fleet.unguarded())
+    async with node.coordinator._owned[KEY].state._writing:
+        other = State(lease="c", session=0, first=1, ended=1)
+        await fleet.put(names.state_key(KEY, "c"), encode_state(other))
+        await court.until(lambda: node.coordinator._records.states(KEY).get("c") == other)
+        for step in (BACK, END):
+            fleet.take(step)
+            await court.until(lambda: not any(one.migration.is_guarded(KEY) for one in fleet.nodes[:2]))
+            await court.until(lambda: node.table is not None and node.table.step == BACK.number)
+            assert node.migration.is_guarded(KEY)
+            assert node.migration.waits_to_be_let_go
+    await court.until(lambda: not node.migration.is_guarded(KEY))
 
 
 async def test_a_worker_that_was_said_to_be_gone_starts_no_call_by_itself_once_it_is_back(fleet: Fleet) -> None:

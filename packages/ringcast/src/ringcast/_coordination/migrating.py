@@ -225,7 +225,10 @@ class MigratingStore:
             times=sticky_times,
             # Where calls run already, they do so without having been let start.
             migrates=Migrates(
-                _OFF if self._has_begun else Step.of(step), self._participant, has_called=bool(self._config.cache_dir)
+                _OFF if self._has_begun else Step.of(step),
+                self._participant,
+                has_called=bool(self._config.cache_dir),
+                let_go=self._wake.set,
             ),
             report_sessions=self._report_sessions,
             revisions=self._participant.revisions,
@@ -255,7 +258,8 @@ class MigratingStore:
         self._log.info("migration.left", step=step.number)
 
     async def _goes_on(self, migration: StoreMigration, joined: Migration) -> bool:
-        """Reads the step, and passes it on; returns whether the store migrates, with the times that it had."""
+        """Reads the step, and passes it on; returns whether the worker takes part any longer: the store migrates, with
+        the times that it had, or the worker has not been let go yet."""
         step = await self._look()
         if step is None:
             return migration.guards_any  # the database has gone back, or a server lags behind: nothing changes
@@ -268,7 +272,7 @@ class MigratingStore:
                 )
             return False
         self._hears(migration, step)
-        return step.is_on
+        return step.is_on or migration.waits_to_be_let_go
 
     def _hears(self, migration: StoreMigration, step: Migration) -> None:
         self._participant.may_have_migrated(step.is_on)

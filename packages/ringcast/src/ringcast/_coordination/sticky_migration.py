@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from ringcast_wire.migrating import Step
@@ -34,6 +34,8 @@ class Migrates(NamedTuple):
     participant: GuardedParticipant
     has_called: bool = False
     """Whether calls may run already that nothing has let start."""
+    let_go: Callable[[], None] = lambda: None
+    """Called whenever a key has been let go."""
 
 
 class KeyGuard:
@@ -42,16 +44,13 @@ class KeyGuard:
     def __init__(
         self,
         key: str,
-        worker_id: str,
         migrates: Migrates,
-        records: OwnerRecords,
         owned: KeyOwnership,
     ) -> None:
         self._key = key
-        self._worker_id = worker_id
-        self._records = records
         self._owned = owned
         self._participant = migrates.participant
+        self._tell_let_go = migrates.let_go
         self._guard = Guard(migrates.step, has_called=migrates.has_called)
         self._is_told = False
 
@@ -59,6 +58,11 @@ class KeyGuard:
     def is_on(self) -> bool:
         """Whether every call needs to be let start."""
         return self._guard.is_on
+
+    @property
+    def waits_to_be_let_go(self) -> bool:
+        """Whether calls of the key need to be let start, and the worker takes part in it."""
+        return self._guard.is_on and not self._owned.is_closed
 
     @property
     def step(self) -> Step:
@@ -79,14 +83,14 @@ class KeyGuard:
         """Looks whether the worker is to be guarded, or let go: the table, or its own state, may be another."""
         if self._owned.state.was_deleted:
             self._guard.said_gone()
-        own = self._records.states(self._key).get(self._worker_id)
-        self._guard.saw(self._owned.table, own.guarded if own is not None else 0)
+        self._guard.saw(self._owned.table, self._owned.said_guarded())
         if self._guard.is_on is not self._is_told:
             self._is_told = self._guard.is_on
             if self._is_told:
                 self._participant.guarded(self._key, self._owned.tokens())
             else:
                 self._participant.let_go(self._key)
+                self._tell_let_go()
         self._owned.say_guarded(self._guard.number, is_free=not self._guard.is_on or self._guard.strays)
 
 
@@ -109,7 +113,7 @@ class StoreMigration:
         self._owned = owned
         self._leaders = leaders
         step = migrates.step
-        self._guards = {key: KeyGuard(key, worker_id, migrates, records, each) for key, each in owned.items()}
+        self._guards = {key: KeyGuard(key, migrates, each) for key, each in owned.items()}
         records.heard(step.number)
         for leader in leaders.values():
             leader.heard(step)
@@ -140,6 +144,11 @@ class StoreMigration:
     def guards_any(self) -> bool:
         """Whether calls of any key need to be let start."""
         return any(guard.is_on for guard in self._guards.values())
+
+    @property
+    def waits_to_be_let_go(self) -> bool:
+        """Whether that is so of any key that the worker takes part in."""
+        return any(guard.waits_to_be_let_go for guard in self._guards.values())
 
     def is_guarded(self, key: str) -> bool:
         """Whether every call of a key needs to be let start."""

@@ -254,6 +254,22 @@ class KeyOwnership:
         return self._ownership.session
 
     @property
+    def is_closed(self) -> bool:
+        """Whether it starts no call, and has no session, until it comes back."""
+        return self._is_closed
+
+    def said_guarded(self) -> int | None:
+        """As of which step of a migration the bucket has the session that runs as guarded; 0: as not guarded.
+
+        ``None``: no session runs, or the bucket has not the state of this one; it may have another process's.
+        """
+        self._ownership.poll(self._clock())  # of a process that was halted nothing has looked at the clock yet
+        own, session = self._records.states(self._key).get(self._worker_id), self.session
+        if own is None or session is None or (own.lease, own.session) != (session.lease, session.number):
+            return None
+        return own.guarded
+
+    @property
     def table(self) -> Table | None:
         """The table that the worker acts by."""
         return self._ownership.table

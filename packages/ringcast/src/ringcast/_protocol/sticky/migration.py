@@ -20,8 +20,10 @@ class Guard:
 
     A worker that starts from ``VALIDATE`` on, or on the way back from there, begins guarded. One that runs already gets
     guarded when it hears of ``VALIDATE``. It is let go once the table is back at the peer rule, by the operator's step
-    back, and its state says that it is not guarded: no leader that has missed the step has a table name owners then. At
-    the end all of that is so already.
+    back, and the state of its session says that it is not guarded: no leader that has missed the step has a table name
+    owners then. At ``OFF`` the table is back already, and that state is what counts. While the bucket has the state of
+    another session it is not let go: another process of this id may have written that, which is what the operator and
+    the leaders know of, and not this one.
 
     Calls that run when it gets guarded are ``strays``: no table has let them start, and nothing bounds them. It does
     not say that it is guarded before :meth:`strays_ended`. One that begins guarded has some where it ``has_called``: it
@@ -53,7 +55,7 @@ class Guard:
         if step.number > self._step.number:
             self._step = step
             self._is_doubted = False
-            self._turn(step.stage is not Stage.OFF and (self.is_on or step.stage >= Stage.VALIDATE))
+            self._turn(self.is_on or step.stage >= Stage.VALIDATE)
 
     def strays_ended(self) -> None:
         """The calls that ran when it got guarded have ended."""
@@ -62,20 +64,29 @@ class Guard:
     def said_gone(self) -> None:
         """An operator has said that this worker is gone: nothing that it knew of the table and of others counts."""
         self._is_doubted = True
-        self._turn(self._step.stage is not Stage.OFF)
+        self._turn(self.is_on or self._step.stage is not Stage.OFF)
 
     def _turn(self, is_on: bool) -> None:
         self.strays = is_on and (self.strays or not self.is_on)
         self.is_on = is_on
 
-    def saw(self, table: Table | None, said: int) -> None:
-        """The worker acts by this table, and ``said`` is what its state in the bucket has as ``guarded``."""
-        if table is None or self._step.stage is Stage.OFF:
-            return
-        if table.rule is not Rule.PEERS:
+    def saw(self, table: Table | None, said: int | None) -> None:
+        """The worker acts by this table. ``said``: what the state of its session, which runs, has as ``guarded``, as
+        the bucket has it; ``None`` where there is no such state."""
+        if self._is_of_owners(table):
             self._turn(True)
-        elif self._step.stage is Stage.SHADOW and table.step >= self._step.number and not (said or self._is_doubted):
+        elif self.is_on and said == 0 and self._is_back(table):
             self._turn(False)
+
+    def _is_of_owners(self, table: Table | None) -> bool:
+        return self._step.stage is not Stage.OFF and table is not None and table.rule is not Rule.PEERS
+
+    def _is_back(self, table: Table | None) -> bool:
+        """Whether no table names owners, nor will before a later step."""
+        if self._step.stage is Stage.OFF:
+            return True
+        has_followed = table is not None and table.step >= self._step.number
+        return self._step.stage is Stage.SHADOW and has_followed and not self._is_doubted
 
 
 def governed(

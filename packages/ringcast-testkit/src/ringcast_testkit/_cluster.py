@@ -25,7 +25,8 @@ class NatsCluster:
 
     Clients are not told of the other servers: who should use all of them names all of them, and who reaches one over a
     proxy goes on doing so. ``settings`` is added to the configuration of each, and ``of_one`` to that of the server of
-    that name. ``login``: arguments of ``nats.connect`` for a user that may make streams, where the settings want one.
+    that name. ``prefixes``: a command that runs the server of that name, for a :class:`SmallDisk`. ``login``: arguments
+    of ``nats.connect`` for a user that may make streams, where the settings want one.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class NatsCluster:
         directory: Path,
         *,
         of_one: Mapping[str, Mapping[str, Any]] | None = None,
+        prefixes: Mapping[str, tuple[str, ...]] | None = None,
         login: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
@@ -43,6 +45,7 @@ class NatsCluster:
         self.servers = {
             f"n{number}": NatsServer(
                 directory / f"n{number}",
+                prefix=(prefixes or {}).get(f"n{number}", ()),
                 server_name=f"n{number}",
                 cluster={
                     "name": "ringcast-test",

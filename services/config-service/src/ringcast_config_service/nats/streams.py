@@ -2,10 +2,12 @@
 
 Every stream has ``max_bytes``. JetStream reserves that room when a stream is made, and refuses a stream that does not
 fit: so events and dead letters, which throw their oldest away, can't take the room of leases and members, which refuse
-what is too much. Records of members have a limit and known names: what has another name is not stored, so that no
-worker can fill the bucket, or the memory of its peers, with records that no worker needs. Nothing may be rolled up: one
-message of one worker would empty a bucket. That leaves no markers of expired entries (a server with markers allows
-roll-ups): watchers see by time that a lease was not refreshed.
+what is too much. Tags keep the two on different servers, so that neither can fill the disk of the other.
+
+Records of members have a limit and known names: what has another name is not stored, so that no worker can fill the
+bucket, or the memory of its peers, with records that no worker needs. Nothing may be rolled up: one message of one
+worker would empty a bucket. That leaves no markers of expired entries (a server with markers allows roll-ups): watchers
+see by time that a lease was not refreshed.
 """
 
 from __future__ import annotations
@@ -59,6 +61,11 @@ class StreamSizes:
     lease_tags: tuple[str, ...] = setting(
         (), "Tags of the servers of a cluster that keep leases and members, commas between.", metavar="TAG,TAG"
     )
+    data_tags: tuple[str, ...] = setting(
+        (),
+        "Tags of the servers that keep events, dead letters and positions of groups, commas between.",
+        metavar="TAG,TAG",
+    )
 
 
 def leases(sizes: StreamSizes) -> StreamConfig:
@@ -81,6 +88,7 @@ def of_store(store: str, sizes: StreamSizes) -> Iterator[StreamConfig]:
         max_msg_size=limits.MAX_EVENT_BYTES + limits.CHUNK_HEADROOM_BYTES,
         max_bytes=sizes.events_max_bytes,
         max_age=sizes.events_max_age_s,
+        placement=_placement(sizes.data_tags),
         **_COMMON,
     )
     slots = (names.slot_key("*", slot) for slot in range(limits.MAX_WORKERS_PER_KEY))
@@ -93,6 +101,7 @@ def of_store(store: str, sizes: StreamSizes) -> Iterator[StreamConfig]:
         max_msg_size=limits.MAX_DEAD_LETTER_BYTES,
         max_bytes=sizes.dead_letters_max_bytes,
         max_age=DEAD_LETTER_AGE_S,
+        placement=_placement(sizes.data_tags),
         **_COMMON,
     )
 
@@ -101,7 +110,7 @@ def groups(store: str, sizes: StreamSizes) -> StreamConfig:
     """The bucket of how far the groups of a store have come. A store is served without it, too."""
     bucket = names.groups_bucket(store)
     subjects = [subject_of(bucket, names.seal_key("*", "*", "*"))]
-    return _bucket(bucket, subjects, limits.MAX_RECORD_BYTES, SEAL_TTL_S, sizes.groups_max_bytes, ())
+    return _bucket(bucket, subjects, limits.MAX_RECORD_BYTES, SEAL_TTL_S, sizes.groups_max_bytes, sizes.data_tags)
 
 
 def owners(store: str, sizes: StreamSizes) -> StreamConfig:
@@ -120,6 +129,10 @@ def wishes(store: str) -> StreamConfig:
     bucket = names.wishes_bucket(store)
     record_bytes = limits.MAX_WISHES_BYTES + limits.CHUNK_HEADROOM_BYTES
     return _bucket(bucket, [subject_of(bucket, names.wishes_key("*"))], record_bytes, None, WISHES_BYTES, ())
+
+
+def _placement(tags: Sequence[str]) -> Placement | None:
+    return Placement(tags=list(tags)) if tags else None
 
 
 _COMMON: Final[dict[str, Any]] = {
@@ -149,7 +162,7 @@ def _bucket(
         allow_rollup_hdrs=False,
         deny_delete=True,
         deny_purge=True,
-        placement=Placement(tags=list(tags)) if tags else None,
+        placement=_placement(tags),
     )
 
 

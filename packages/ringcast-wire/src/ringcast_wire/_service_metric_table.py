@@ -120,7 +120,7 @@ SERVICE: Final = (
         "counter",
         ("reason",),
         "histories",
-        "New histories that this instance began, by reason: `went_back`, `forked`, `stream_lost` or `operator`.",
+        "New histories that this instance began: `went_back`, `put_back`, `forked`, `stream_lost` or `operator`.",
     ),
     _service(
         "config_service_publish_failures_total",

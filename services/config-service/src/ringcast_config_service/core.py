@@ -134,6 +134,7 @@ class Core:
             "writer": self.writer.run(),
             "relay": self.relay.run(),
             "histories": self.histories.run(),
+            "record": self.histories.watch(),
             "provision": self.provisioner.run(),
             "fetches": self.fetches.run(),
             "account": self.account.run(),

@@ -1,11 +1,13 @@
 """Notices that the record went back, and begins a new history before new writes overtake what was lost.
 
 A database that was restored, or failed over to a copy that lagged, gives revisions again that workers have seen with
-other contents. Three things show it:
+other contents. Four things show it:
 
 - The database's own identity, on each new connection (:mod:`~ringcast_config_service.repository.postgres.history`).
 - The stream: it holds the last event of each partition. A head below its revision, in the same history, is one that
   went back. A store is compared before its first write after the start of this service or of the database server.
+- The mark of the record, which rises every :data:`LOOK_S`: tables that were put back under a running service have an
+  earlier one.
 - A duplicate: the broker has a message of that id already, with other content.
 
 Where the broker has lost the stream as well, nothing shows it: then a new history begins in any case, unless this
@@ -49,6 +51,8 @@ log = EventLog(logging.getLogger(__name__))
 _READ_EVENTS: Final = 500
 _READ_TIMEOUT_S: Final = 5.0
 _CONSUMER_LIFE_S: Final = 30.0
+LOOK_S: Final = 10.0
+"""How often the mark is looked at. Until then writes go on in a record that was put back."""
 MAX_DUPLICATES: Final = 16
 """Duplicates of a store that wait to be checked; of more only the newest are."""
 
@@ -131,6 +135,15 @@ class Histories:
         """The broker has had an event before, as message ``seq``."""
         self._duplicates[record.subject.split(".", 3)[2]].append((record, seq))
         self._arrived.set()
+
+    async def watch(self) -> None:
+        """Looks at the mark now and then, for as long as it is not cancelled."""
+        while True:
+            with contextlib.suppress(RingcastError):  # the readiness of the instance says that the database is away
+                if stores := await self._histories.look():
+                    self._measures.histories["put_back"] += stores
+                    self._provisioner.check_now()  # the settings on the bus name the histories
+            await asyncio.sleep(LOOK_S)
 
     async def run(self) -> None:
         """Checks duplicates for as long as it is not cancelled."""

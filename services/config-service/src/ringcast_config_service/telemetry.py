@@ -27,7 +27,7 @@ CALLOUTS = (
 )
 PROMQL_OUTCOMES = tuple(map(str, Outcome))
 CHECK_OUTCOMES = tuple(map(str, CheckOutcome))
-HISTORY_REASONS = ("went_back", "forked", "stream_lost", "operator")
+HISTORY_REASONS = ("went_back", "put_back", "forked", "stream_lost", "operator")
 RELEASE_STATES = (*map(str, ReleaseState), "halted")
 LOGIN_FILES = ("tokens", "worker_tokens", "issuers")
 _FETCH_KINDS = (names.FETCH_BATCH, names.FETCH_FULL, names.FETCH_HEADS, names.FETCH_STAGED)

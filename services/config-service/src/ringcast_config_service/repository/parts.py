@@ -294,6 +294,10 @@ class HistoryRepository(Protocol):
         ``instead_of``: only if the store's history is still this one; otherwise the one that it has is returned.
         """
 
+    async def look(self) -> int:
+        """Whether the record has gone back since this instance looked last: then each store and its keys have got new
+        histories, and it returns how many stores. Otherwise 0. May raise ``UnavailableError``."""
+
     @property
     def generation(self) -> int:
         """Rises whenever the record may have gone back, so that it has to be compared with what was published."""

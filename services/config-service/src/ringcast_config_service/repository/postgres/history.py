@@ -5,6 +5,9 @@ are looked at on each new connection that writes, before anything is written ove
 itself says that it was written on: so the first instance that gets there begins new histories, and only once. A server
 that was merely started again, maybe on the disk of an earlier day, shows no more than another start time: then the
 record has to be compared with what was published (:mod:`ringcast_config_service.histories`).
+
+Tables that are put back under a running service change none of this. So the record has a mark, which each instance
+raises now and then. One that is not above what the instance has seen has gone back, and the record with it.
 """
 
 from __future__ import annotations
@@ -24,6 +27,10 @@ from ringcast_config_service.repository.sql.statements import Postgres as Sql
 
 log = EventLog(logging.getLogger(__name__))
 
+_MARK: Final = "mark"
+_LEAP: Final = 1_000_000_000
+"""How far above the mark that it remembers an instance sets it that begins new histories: so the others see a leap, and
+begin none. None of them has seen a mark so high, each raises it by one."""
 _UNKNOWN: Final = (
     asyncpg.UndefinedFunctionError,
     asyncpg.InsufficientPrivilegeError,
@@ -36,6 +43,14 @@ class Server(NamedTuple):
 
     record: str
     started_at: str
+
+
+async def _new_histories(db: Connection) -> int:
+    """Gives each store and its keys new histories, within a transaction; returns how many stores there are."""
+    stores = [record[0] for record in await db.fetch(Sql.STORE_NAMES)]
+    for store in stores:
+        await _new_history(db, store, None)
+    return len(stores)
 
 
 async def _new_history(db: Connection, store: str, instead_of: str | None, by: Authorship = SERVICE) -> str:
@@ -60,6 +75,8 @@ class RecordWatch:
 
     def __init__(self) -> None:
         self.generation = 0
+        self.mark = 0
+        """The highest that this instance has seen."""
         self._server: Server | None = None
         self._is_postgres = False
 
@@ -123,11 +140,10 @@ class RecordWatch:
             before = await db.fetchval(Sql.LOCK_IDENTITY)
             if before == server.record:
                 return
-            stores = [record[0] for record in await db.fetch(Sql.STORE_NAMES)]
-            for store in stores:
-                await _new_history(db, store, None)
+            stores = await _new_histories(db)
             await db.execute(Sql.SET_IDENTITY, server.record)
-        log.warning("history.began", stores=len(stores), reason="another_server", before=before, after=server.record)
+        self.mark = 0  # that this record is an earlier one is dealt with
+        log.warning("history.began", stores=stores, reason="another_server", before=before, after=server.record)
 
 
 class PostgresHistories:
@@ -139,6 +155,28 @@ class PostgresHistories:
 
     async def new_history(self, store: str, *, instead_of: str | None = None, by: Authorship = SERVICE) -> str:
         return await self._sessions.transact(lambda db: _new_history(db, store, instead_of, by))
+
+    async def look(self) -> int:
+        """See :meth:`~ringcast_config_service.repository.parts.HistoryRepository.look`."""
+        highest = self._watch.mark
+
+        async def work(db: Connection) -> tuple[int, int]:
+            mark = await db.fetchval(Sql.RAISE_MARK, _MARK)
+            if mark > highest:
+                return mark, 0
+            stores = await _new_histories(db)
+            await db.execute(Sql.SET_MARK, _MARK, highest + _LEAP)
+            return highest + _LEAP, stores
+
+        mark, stores = await self._sessions.transact(work)
+        if stores:
+            log.warning("history.began", stores=stores, reason="put_back", before=highest, after=mark)
+        if highest != self._watch.mark:
+            return stores  # a new connection has found another server meanwhile
+        if highest and mark - highest >= _LEAP:
+            self._watch.generation += 1  # what this instance or another has noticed counts for writes that were let in
+        self._watch.mark = mark
+        return stores
 
     @property
     def generation(self) -> int:

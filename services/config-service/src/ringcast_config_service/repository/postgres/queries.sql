@@ -372,6 +372,15 @@ SELECT key_id FROM config_keys WHERE store = $1 AND deleted_at_ms IS NULL ORDER 
 -- Waits for the transactions that have checked the duty $1, and keeps others from that.
 SELECT token FROM maintenance WHERE duty = $1 FOR UPDATE
 
+-- RAISE_MARK --
+-- Raises the mark of the record, the token of the duty $1, and returns it.
+INSERT INTO maintenance (duty, holder, token, until_ms, done_ms) VALUES ($1, '', 1, 0, 0)
+ON CONFLICT (duty) DO UPDATE SET token = maintenance.token + 1 RETURNING token
+
+-- SET_MARK --
+-- Sets that mark to $2.
+UPDATE maintenance SET token = $2 WHERE duty = $1
+
 -- DELETE_OUTBOX --
 -- Removes the events $1.
 DELETE FROM outbox WHERE id = ANY ($1::BIGINT[])

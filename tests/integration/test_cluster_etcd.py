@@ -1,4 +1,4 @@
-"""A deployment that forbids the state of its cluster in NATS: who is there, and who is to drain, stands in etcd."""
+"""Registrations and drains of services and agents in etcd; leases, members and settings of workers stay in NATS."""
 
 from __future__ import annotations
 

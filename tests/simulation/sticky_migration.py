@@ -11,7 +11,7 @@ from functools import partial
 from typing import ClassVar, Final
 
 from ringcast._protocol.sticky.leader import View
-from ringcast._protocol.sticky.migration import Guard
+from ringcast._protocol.sticky.migration import Guard, said_guarded
 from ringcast._protocol.sticky.ownership import OwnedState
 from ringcast._protocol.sticky.plan import Wishes
 from ringcast_wire import Stage, names, next_stages
@@ -107,14 +107,13 @@ class MigratingProcess(Process):
             self.ownership.guarded = self.guard.number
 
     def said_guarded(self) -> int | None:
-        """As the coordinator has it: of the session that runs."""
-        self.ownership.poll(self.now)
-        own, session = self.nodes.get(names.state_key(KEY, self.worker_id)), self.ownership.session
-        state = state_of(own[1]) if own is not None else None
+        """What its state in the bucket says, if that is its own."""
+        own = self.nodes.get(names.state_key(KEY, self.worker_id))
+        said = state_of(own[1]) if own is not None else None
         if not self.world.machines.knows_its_own:
-            return state.guarded if state is not None else 0
-        is_own = state is not None and session is not None and state.session == session.number
-        return state.guarded if state is not None and is_own else None
+            return said.guarded if said is not None else 0
+        self.ownership.poll(self.now)
+        return said_guarded(said, self.ownership.session)
 
     def act(self) -> None:
         self.follow()

@@ -17,6 +17,7 @@ from ringcast._coordination.sticky_settled import SettledShare
 from ringcast._coordination.sticky_state import StateWriter
 from ringcast._coordination.sticky_times import Clock, StickyTimes, loop_time
 from ringcast._protocol.sticky.fence import Fence
+from ringcast._protocol.sticky.migration import said_guarded
 from ringcast._protocol.sticky.ownership import Action, Deed, OwnedState, Ownership
 
 
@@ -259,15 +260,9 @@ class KeyOwnership:
         return self._is_closed
 
     def said_guarded(self) -> int | None:
-        """As of which step of a migration the bucket has the session that runs as guarded; 0: as not guarded.
-
-        ``None``: no session runs, or the bucket has not the state of this one; it may have another process's.
-        """
+        """See :func:`~ringcast._protocol.sticky.migration.said_guarded`: of the session that runs."""
         self._ownership.poll(self._clock())  # of a process that was halted nothing has looked at the clock yet
-        own, session = self._records.states(self._key).get(self._worker_id), self.session
-        if own is None or session is None or (own.lease, own.session) != (session.lease, session.number):
-            return None
-        return own.guarded
+        return said_guarded(self._records.states(self._key).get(self._worker_id), self.session)
 
     @property
     def table(self) -> Table | None:

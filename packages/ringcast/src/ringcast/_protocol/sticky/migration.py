@@ -131,8 +131,19 @@ def governed(
             return after._replace(rule=wanted, since=epoch, peers=peers)
 
 
+def said_guarded(said: State | None, session: Session | None) -> int | None:
+    """As of which step the bucket has a worker as guarded, by the state ``said`` of its id; 0: as not guarded.
+
+    ``None``: no ``session`` of it runs, or that state is of another one, maybe of another process of its id.
+    """
+    return said.guarded if said is not None and session is not None and _is_of(said, session) else None
+
+
 def _has_stopped(session: Session, table: Table, states: Mapping[str, State]) -> bool:
     """Whether a session has said that it has no calls of the rule before."""
     state = states.get(session.worker_id)
-    is_its_word = state is not None and (state.lease, state.session) == (session.lease, session.number)
-    return is_its_word and state is not None and state.stopped == table.since
+    return state is not None and _is_of(state, session) and state.stopped == table.since
+
+
+def _is_of(state: State, session: Session) -> bool:
+    return (state.lease, state.session) == (session.lease, session.number)

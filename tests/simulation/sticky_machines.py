@@ -11,6 +11,7 @@ from ringcast._protocol.sticky.fence import Fence, FenceTimes
 from ringcast._protocol.sticky.leader import Leader, LeaderTimes
 from ringcast._protocol.sticky.migration import Guard
 from ringcast._protocol.sticky.ownership import Ownership
+from ringcast._protocol.sticky.succession import Succession
 from ringcast._protocol.sticky.witness import Witness
 from ringcast_wire import names
 from ringcast_wire.ended_sessions import Span, believed, decode_gone
@@ -57,6 +58,7 @@ class Machines:
     ownership: type[Ownership] = Ownership
     witness: type[Witness] = Witness
     guard: type[Guard] = Guard
+    succession: type[Succession] = Succession
     is_compared: bool = True
     is_validated: bool = True
     counts_left: bool = True

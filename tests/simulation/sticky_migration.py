@@ -65,6 +65,14 @@ class MigratingProcess(Process):
         """Whether nothing stops it while it is halted or cut off; one that has not begun may begin like that."""
         return self.guard is None or not self.guard.is_on
 
+    @property
+    def may_have_no_fence(self) -> bool:
+        """Whether that is so, or the process has said that it starts calls which need none: it may be let go by that,
+        whenever it goes on."""
+        own = self.world.store.nodes.get(names.state_key(KEY, self.worker_id))
+        said = state_of(own[1]) if own is not None else None
+        return self.has_no_fence or said_guarded(said, self.ownership.session) == 0
+
     def register(self) -> Step | None:
         """The step that there is once the process is registered, not one that was there before; or it is lost."""
         if self.world.step.stage is not Stage.FINISH:  # else it starts with exclusive ownership, which has no members
@@ -187,8 +195,9 @@ class MigratingWorld(World):
         self.wishes = Wishes()  # or nobody may take anything, and there is no table to finish with
 
     def start(self, worker_id: str) -> None:
-        """No process starts under the id of one that has no fence: the operator has to see to that."""
-        if any(one.worker_id == worker_id and one.has_no_fence for one in self.processes):
+        """No process starts under the id of one that has no fence, or may have none soon, as it has said that it has
+        calls which need none: the operator has to see to that."""
+        if any(one.worker_id == worker_id and one.may_have_no_fence for one in self.processes):
             self.after(1.0, partial(self.start, worker_id))
         else:
             super().start(worker_id)

@@ -10,8 +10,9 @@ from msgspec import structs
 from ringcast._protocol.sticky.leader import Leader, Step, View
 from ringcast._protocol.sticky.migration import Guard
 from ringcast._protocol.sticky.ownership import Ownership
+from ringcast._protocol.sticky.succession import Succession
 from ringcast_wire.migrating import Step as OperatorStep
-from ringcast_wire.owner_records import Phase, Rule, Session, Table
+from ringcast_wire.owner_records import Phase, Rule, Session, State, Table
 
 from tests.simulation.sticky_machines import Machines
 from tests.simulation.sticky_variants import Variant
@@ -76,6 +77,13 @@ class LetsGoAtOnce(Guard):
         """Does not matter."""
 
 
+class KnowsNoLaterProcess(Succession):
+    """Goes on, and says what it is, whatever process has had its id since."""
+
+    def is_over(self, said: State | None) -> bool:
+        return False
+
+
 class StopsInWordsOnly(Ownership):
     """Says that it has stopped while calls of the rule before run."""
 
@@ -103,6 +111,9 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     ),
     "takes_anothers_state_for_its_own": Variant(
         Machines(knows_its_own=False), "is let go by what another process of its id has said", 400
+    ),
+    "knows_no_later_process": Variant(
+        Machines(succession=KnowsNoLaterProcess), "goes on where another process of its id has come after it", 24_000
     ),
     "counts_only_registrations": Variant(
         Machines(counts_left=False), "switches without a halted worker whose registration its agent has deleted"

@@ -87,6 +87,7 @@ class Process:
         self.ownership = machines.ownership(worker_id, worker_id, PARTITIONS, machines.fence(TIMES))
         self.host = world.hosts[f"h{int(worker_id[1:]) % len(world.hosts)}"]
         self.ownership.agent = self.host.name
+        self.succession = machines.succession()
         self.evidence = machines.evidence(TIMES.give_away_s)
         self.leader = machines.leader(worker_id, PARTITIONS, self.evidence, TIMES.give_away_s, LEADER_TIMES)
         self.nodes: dict[str, tuple[int, bytes]] = {}
@@ -191,6 +192,7 @@ class Process:
                 fence = asked_at + TIMES.serve_s
                 self.true_fence = fence if self.now < fence else self.true_fence
                 self.ownership.refreshed(asked_at, revision, self.now, continued=self.continues)
+                self.succession.began(self.ownership.sessions[0])
                 self.continues = True
                 self.evidence.wrote(revision, asked_at)
                 self.led_by = None
@@ -275,6 +277,11 @@ class Process:
         """Does what the machines want."""
         if not self.is_read:
             return
+        name = names.state_key(KEY, self.worker_id)
+        revision, value = self.nodes.get(name, (0, b""))
+        if value and self.succession.is_over(state_of(value)):
+            self.world.stop(self)
+            return
         for action in self.ownership.take_actions():
             if action.deed is Deed.PREPARE:
                 took_s = self.world.draw.uniform(0.01, 1.5)
@@ -284,8 +291,6 @@ class Process:
                 self.last_call_soon(action.partition)
             elif action.deed is Deed.ACTIVATE and self.ownership.rule is Rule.PEERS:
                 self.peer_tokens.add(action.token)
-        name = names.state_key(KEY, self.worker_id)
-        revision, value = self.nodes.get(name, (0, b""))
         if value:
             self.ownership.replaces(state_of(value), self.now)
         record = self.ownership.record

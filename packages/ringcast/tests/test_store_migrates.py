@@ -16,6 +16,7 @@ from ringcast._bus.bus import connected
 from ringcast._bus.kv import NatsBuckets
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._common.config import WorkerConfig
+from ringcast._common.lasting import first_error
 from ringcast._common.log import worker_log
 from ringcast._coordination.sticky import StickyCoordinator
 from ringcast._coordination.sticky_migration import Migrates, StoreMigration
@@ -97,6 +98,7 @@ class Node:
         """Where it is set to an event, calls that no table lets start do not end before it is set."""
         self.busy: set[int] = set()
         self.last_call_at = 0.0
+        self.running: asyncio.Task[None]
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -224,8 +226,10 @@ class Fleet:
             migrates=Migrates(self.step, node),
         )
         node.migration.heard(self.step)
-        for work in (node.coordinator.run(), *(node.serve(number) for number in range(PARTITIONS))):
-            self._stack.push_async_callback(end_task, asyncio.create_task(work))
+        node.running = asyncio.create_task(node.coordinator.run())
+        serving = [asyncio.create_task(node.serve(number)) for number in range(PARTITIONS)]
+        for task in (node.running, *serving):
+            self._stack.push_async_callback(end_task, task)
         self.nodes.append(node)
         self.share_out()
         return node
@@ -349,6 +353,27 @@ async def test_a_worker_is_not_let_go_by_what_another_process_of_its_id_has_said
             assert node.migration.is_guarded(KEY)
             assert node.migration.waits_to_be_let_go
     await court.until(lambda: not node.migration.is_guarded(KEY))
+
+
+@pytest.mark.parametrize("is_let_go", [False, True])
+async def test_a_process_that_a_later_one_of_its_id_has_followed_ends(fleet: Fleet, is_let_go: bool) -> None:
+    """It leaves what that one has said, by which alone the operator and the leaders know that it has no fence."""
+    node = fleet.nodes[2]
+    if not is_let_go:
+        fleet.take(VALIDATE)
+        await fleet.court.until(lambda: not fleet.unguarded())
+    session = node.coordinator._owned[KEY].session
+    assert session is not None
+    other = State(lease="c", session=session.number + 1, first=session.number + 1)
+    await fleet.put(names.state_key(KEY, "c"), encode_state(other))
+    with pytest.raises(ExceptionGroup) as caught:
+        await asyncio.wait_for(node.running, PATIENCE_S)
+    assert str(first_error(caught.value)) == "worker id 'c' is in use by another process"
+    assert node.coordinator.begin_call(KEY, 0) is None
+    node.share = frozenset()
+    said = await fleet.nodes[0].coordinator._records.bucket.get(names.state_key(KEY, "c"))
+    assert said is not None
+    assert said.value == encode_state(other), "it has written nothing over that"
 
 
 async def test_a_worker_that_was_said_to_be_gone_starts_no_call_by_itself_once_it_is_back(fleet: Fleet) -> None:

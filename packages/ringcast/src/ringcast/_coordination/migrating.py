@@ -10,6 +10,7 @@ from typing import Final, Protocol
 import msgspec
 from ringcast_wire import (
     EventLog,
+    InUseError,
     LeaseRecord,
     Migration,
     MismatchError,
@@ -173,7 +174,7 @@ class MigratingStore:
         Raises:
             MismatchError: the store is past the shadow, and this worker serves a group of an agent; or it migrates with
                 other times than those that the worker is guarded with.
-            InUseError: another process takes part under the id of this worker, which is guarded.
+            InUseError: another process takes part under the id of this worker, or has done so after it.
         """
         retry_at = 0.0
         while True:
@@ -188,7 +189,7 @@ class MigratingStore:
                 except Exception as error:  # a mistake in here must not end a worker that is not guarded
                     if is_cancelled():
                         raise asyncio.CancelledError from error  # a task group that fails meanwhile hides that
-                    if self.guards_any:
+                    if self.guards_any or isinstance(_cause(error), InUseError):
                         raise
                     self._end()
                     self._failed(error)
@@ -338,11 +339,15 @@ class MigratingStore:
         await event_within(self._wake, wait_s)
 
     def _failed(self, error: Exception) -> None:
-        cause = first_error(error) if isinstance(error, BaseExceptionGroup) else error
+        cause = _cause(error)
         if isinstance(cause, (RingcastError, *TRANSIENT)):
             self._log.warning("shadow.failed", error=cause, retry_in_s=RETRY_S)
         else:
             self._log.error("shadow.failed", error=cause, retry_in_s=RETRY_S, exc_info=error)
+
+
+def _cause(error: Exception) -> BaseException:
+    return first_error(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 def _times(migration: Migration) -> tuple[int, int]:

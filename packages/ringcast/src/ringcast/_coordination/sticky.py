@@ -333,6 +333,8 @@ class StickyCoordinator:
 
     def _changed(self, key: str) -> None:
         if key in self._owned:
+            if self._owned[key].has_successor:
+                self._keeper.give_way()
             self._owned[key].records_changed()
             if self.migration is not None:
                 self.migration.follow(key)

@@ -19,6 +19,7 @@ from ringcast._coordination.sticky_times import Clock, StickyTimes, loop_time
 from ringcast._protocol.sticky.fence import Fence
 from ringcast._protocol.sticky.migration import said_guarded
 from ringcast._protocol.sticky.ownership import Action, Deed, OwnedState, Ownership
+from ringcast._protocol.sticky.succession import Succession
 
 
 class ExclusiveParticipant(Protocol):
@@ -120,6 +121,7 @@ class KeyOwnership:
         self._share: frozenset[int] = frozenset()
         self._guarded = 0
         self._is_free = False
+        self._succession = Succession()
         self._calls_until = -math.inf
         self._ownership = self._new()
         self.state = StateWriter(names.state_key(key, worker_id), self._record, records, clock, self._log)
@@ -135,9 +137,11 @@ class KeyOwnership:
         )
         """Says what the share of this worker is, also where it is none."""
 
-    def _record(self) -> State:
-        """What the bucket is to say, in the place of what it says."""
-        before = self._records.states(self._key).get(self._worker_id)
+    def _record(self) -> State | None:
+        """What the bucket is to say, in the place of what it says; ``None``: what it says is of a later process."""
+        before = self._said
+        if self._succession.is_over(before):
+            return None
         if before is not None:
             self._ownership.replaces(before, self._clock())
         return self._ownership.record
@@ -154,6 +158,7 @@ class KeyOwnership:
     def refreshed(self, refresh: Refresh) -> None:
         """The session entry was refreshed."""
         self._ownership.refreshed(refresh.asked_at, refresh.revision, self._clock(), continued=refresh.continued)
+        self._succession.began(self._ownership.sessions[0])
         self.settle()
 
     def records_changed(self) -> None:
@@ -262,7 +267,17 @@ class KeyOwnership:
     def said_guarded(self) -> int | None:
         """See :func:`~ringcast._protocol.sticky.migration.said_guarded`: of the session that runs."""
         self._ownership.poll(self._clock())  # of a process that was halted nothing has looked at the clock yet
-        return said_guarded(self._records.states(self._key).get(self._worker_id), self.session)
+        return said_guarded(self._said, self.session)
+
+    @property
+    def has_successor(self) -> bool:
+        """Whether another process of this worker's id has taken part in the key after this one began to."""
+        return self._succession.is_over(self._said)
+
+    @property
+    def _said(self) -> State | None:
+        """What the bucket has as the state of this worker."""
+        return self._records.states(self._key).get(self._worker_id)
 
     @property
     def table(self) -> Table | None:

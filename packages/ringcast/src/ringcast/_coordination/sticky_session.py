@@ -76,6 +76,7 @@ class SessionKeeper:
         """The revision that the next refresh replaces."""
         self._continues = False
         """Whether nothing but refreshes of this process has stood there since the last one that was answered."""
+        self._is_succeeded = False
         self.revision = 0
         """The highest of this process so far."""
         buckets.on_back(self.wake)
@@ -111,16 +112,24 @@ class SessionKeeper:
         """Has the entry refreshed soon."""
         self._wake.set()
 
+    def give_way(self) -> None:
+        """Another process has had the entry after this one: has :meth:`run` raise, whoever has it now."""
+        self._is_succeeded = True
+        self.wake()
+        self._taken()
+
     async def run(self) -> None:
         """Refreshes until cancelled.
 
         Raises:
-            InUseError: another process has taken the entry.
+            InUseError: another process has taken the entry, or had it after this one.
             MismatchError: the bucket was deleted, and created again.
         """
         failures = 0
         while True:
             self._wake.clear()
+            if self._is_succeeded:
+                raise self._in_use(None)
             try:
                 await self.refresh()
             except TRANSIENT as error:

@@ -16,10 +16,13 @@ from ringcast._protocol.sticky.leader import TOUCH_S
 
 
 class StateWriter:
-    """Writes the state of one key, one write at a time. ``record`` returns what it is to say."""
+    """Writes the state of one key, one write at a time.
+
+    ``record`` returns what it is to say, and ``None`` where what stands there is to stay.
+    """
 
     def __init__(
-        self, name: str, record: Callable[[], State], records: OwnerRecords, clock: Clock, log: EventLog
+        self, name: str, record: Callable[[], State | None], records: OwnerRecords, clock: Clock, log: EventLog
     ) -> None:
         self._name = name
         self._record = record
@@ -69,6 +72,9 @@ class StateWriter:
         """Writes the state if the bucket has another; returns whether it is there. Raises what is transient."""
         async with self._writing:
             record, there = self._record(), self._records.value(self._name)
+            if record is None:
+                self._written_at = self._clock()
+                return True
             value = encode_state(record)
             is_due = self._clock() >= self._written_at + TOUCH_S
             has_nothing_to_say = there is None and not (record.session or record.ended)

@@ -152,8 +152,9 @@ async def test_conditions_in_a_bulk_write(client: ConfigServiceClient, store_nam
             pass
 
     await write(RowWrite("a", "2", if_version=put.version), RowWrite("b", "1", if_absent=True))
-    with pytest.raises(ConditionFailedError):
+    with pytest.raises(ConditionFailedError) as error:
         await write(RowWrite("c", "1"), RowWrite("b", "2", if_absent=True))
+    assert error.value.found_version == 1
     assert await values(client, store_name) == {"a": "2", "b": "1"}
     with pytest.raises(InvalidRowError, match="if_version 0 is out of range"):
         await write(RowWrite("c", "1", if_version=0))

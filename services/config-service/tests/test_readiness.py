@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import urllib.error
+import urllib.request
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,16 +43,32 @@ async def serving(address: str) -> dict[str, bool]:
         }
 
 
+async def is_ready(service: Any) -> bool:
+    """What the shipped manifests ask for."""
+
+    def found() -> int:
+        try:
+            with urllib.request.urlopen(f"http://{service.app.metrics_address}/ready") as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    status = await asyncio.to_thread(found)
+    assert status in {200, 503}
+    return status == 200
+
+
 async def test_without_nats_the_port_stays(
     start: Any, nats_server: NatsServer, tmp_path: Path, store_name: str
 ) -> None:
-    async with start(nats_server.url, f"sqlite:{tmp_path / 'x.db'}") as service:
+    async with start(nats_server.url, f"sqlite:{tmp_path / 'x.db'}", metrics_listen="127.0.0.1:0") as service:
         address = service.app.grpc_address
         assert set((await serving(address)).values()) == {True}
         await service.create(store_name)
         await asyncio.to_thread(nats_server.kill)
         await until(address, NOT_SERVING, BUS)
         assert await serving(address) == {READS: True, WRITES: True, BUS: False, **dict.fromkeys(PORT, True)}
+        assert await is_ready(service)
         assert (await service.put(store_name, "a")).version == 1  # its event waits in the outbox
         await asyncio.to_thread(nats_server.start)
         await until(address, SERVING, BUS)
@@ -90,7 +108,7 @@ async def test_without_the_database_only_the_bus_is_left(start: Any, nats_url: s
 async def test_a_read_only_database_takes_the_writes_away(start: Any, nats_url: str, store_name: str) -> None:
     with PostgresServer() as server:
         url = server.create_database()
-        async with start(nats_url, url) as service:
+        async with start(nats_url, url, metrics_listen="127.0.0.1:0") as service:
             address = service.app.grpc_address
             await service.create(store_name)
             await service.put(store_name, "a")
@@ -99,6 +117,7 @@ async def test_a_read_only_database_takes_the_writes_away(start: Any, nats_url: 
             await admin.execute("SELECT pg_reload_conf()")
             await until(address, NOT_SERVING, WRITES, *PORT)
             assert await serving(address) == {READS: True, WRITES: False, BUS: True, **dict.fromkeys(PORT, False)}
+            assert not await is_ready(service)
             await admin.execute("SET default_transaction_read_only = off")
             await admin.execute("ALTER SYSTEM RESET default_transaction_read_only")
             await admin.execute("SELECT pg_reload_conf()")

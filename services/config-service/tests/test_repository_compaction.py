@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any, cast
@@ -25,6 +26,7 @@ HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 WEEK_MS = 7 * DAY_MS
 FIRST = compaction.Moment(0, 0)
+MOST_STATEMENTS = 30
 
 
 async def revisions(bench: Bench) -> list[tuple[str, str | None]]:
@@ -92,6 +94,42 @@ async def test_tombstones_that_are_old(bench: Bench) -> None:
     assert (await read(bench, 5)).whole is False
     assert (await bench.write({a: "back"})).versions == [6]
     await bench.check_gap_free()
+
+
+async def test_ages_are_by_the_clock_of_the_database(any_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the instance that compacts is ten years ahead: nothing is too old by that."""
+    (row,) = same_partition(1)
+    await any_bench.write({row: "1"})
+    await any_bench.write({row: None})
+    ahead_s = time.time() + 10 * 365 * 86_400
+    monkeypatch.setattr(time, "time", lambda: ahead_s)
+    assert await compact(any_bench) == (0, 0)
+
+
+async def test_a_pass_does_not_ask_for_each_partition(
+    postgres_bench: Bench, new_store: Callable[..., StoreRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few old rows of two of 4,096 partitions with heads take a few statements."""
+    store = await postgres_bench.repo.stores.create_store(new_store("wide", partition_count=4096))
+    rows = {f"row-{number}": "v" for number in range(20_000)}
+    await postgres_bench.group([postgres_bench.request(rows, store=store)])
+    (heads,) = await postgres_bench.ask("SELECT count(*) FROM partitions WHERE head > 0")
+    assert heads[0] > 4_000
+    asked = []
+    for name in ("execute", "executemany", "fetch", "fetchrow", "fetchval"):
+        method = getattr(asyncpg.Connection, name)
+
+        async def counted(*words: Any, method: Any = method, **options: Any) -> Any:
+            asked.append(words[1])
+            return await method(*words, **options)
+
+        monkeypatch.setattr(asyncpg.Connection, name, counted)
+    deleted: dict[str, str | None] = dict.fromkeys(("row-1", "row-2"))
+    await postgres_bench.group([postgres_bench.request(deleted, store=store)])
+    await postgres_bench.pass_time(2 * DAY_MS)
+    asked.clear()
+    assert await compact(postgres_bench) == (2, 0)
+    assert 0 < len(asked) <= MOST_STATEMENTS, asked
 
 
 async def test_stores_that_keep_their_tombstones_for_other_times(

@@ -1,4 +1,5 @@
-"""How PostgreSQL plans what it has no statistics of: the steps of a release that was staged just now, and a purge."""
+"""How PostgreSQL plans what it has no statistics of: the steps of a release that was staged just now, a purge, and what
+the service asks again and again."""
 
 from __future__ import annotations
 
@@ -29,6 +30,7 @@ ROWS: Final = 1_000
 MANY_ROWS: Final = 10_000
 STEP: Final = 100
 """Rows of which each statement is asked for."""
+STORES: Final = 20
 ALL_POLICIES: Final = StorePolicy(
     max_rows=10 * MANY_ROWS,
     max_bytes=1 << 30,
@@ -214,3 +216,40 @@ async def test_a_purge_reads_no_more_than_it_removes(released: asyncpg.Connectio
     found = await released.fetch(f"EXPLAIN (ANALYZE, COSTS OFF) EXECUTE purge ({key_id}, 3, {STEP})")
     plan = "\n".join(record[0] for record in found)
     assert STEP <= most_read(plan) <= 2 * STEP, plan
+
+
+@pytest.mark.parametrize("waiting", [0, 20_000])
+async def test_what_is_asked_again_and_again_reads_little(
+    postgres_bench: Bench, new_store: Callable[..., StoreRecord], waiting: int
+) -> None:
+    """The relay and the provisioner look at all stores every few seconds: not at each partition, nor at each event."""
+    repo, db = postgres_bench.repo, await asyncpg.connect(postgres_bench.address)
+    await db.execute("ALTER TABLE outbox SET (autovacuum_enabled = false)")
+    await db.execute("ALTER TABLE partitions SET (autovacuum_enabled = false)")
+    for number in range(STORES):
+        await repo.stores.create_store(new_store(f"s{number}", partition_count=4096))
+    await db.execute(
+        "INSERT INTO config_keys (store, name, history_id) SELECT 's' || n, 'k', 'h' FROM generate_series(1, $1) n",
+        STORES - 1,
+    )
+    await db.execute("""
+        INSERT INTO partitions (key_id, partition, head, floor, live_rows, live_bytes)
+        SELECT key_id, n, 10, 0, 1, 10 FROM config_keys, generate_series(0, 4095) n
+    """)
+    await db.execute(
+        """
+        INSERT INTO outbox (store, subject, msg_id, payload, created_at_ms)
+        SELECT 's' || n % 3, 'config.notify.s' || n % 3 || '.k.1', n::TEXT, 'event', 0 FROM generate_series(1, $1) n
+        """,
+        waiting,
+    )
+    before = await reads(db)
+    assert len(await repo.stores.store_records()) == STORES + 1
+    assert len(await repo.events.outbox_spans()) == (3 if waiting else 0)
+    assert len(await repo.events.outbox("s1", 0, STEP, 1 << 20)) == (STEP if waiting else 0)
+    await repo.close()
+    after = await reads(db)
+    await db.close()
+    read = {table: count - before.get(table, 0) for table, count in after.items()}
+    assert read["partitions"] == 0, read
+    assert read["outbox"] <= 3 * STEP, read

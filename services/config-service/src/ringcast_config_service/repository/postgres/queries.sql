@@ -28,6 +28,11 @@ FOR KEY SHARE
 -- The age of the oldest event: the clock of an instance may differ from the database's.
 {stamp_ms} - min(created_at_ms)
 
+-- waits_behind --
+-- The events of the store $1 above the id $2, in order. By a range of both columns: with `store = $1` PostgreSQL reads
+-- and sorts all that waits of the store, as long as it has no statistics of that, or steps over what waits of others.
+(store, id) > ($1, $2) AND (store, id) <= ($1, 9223372036854775807) ORDER BY store, id
+
 -- key_id_beside_time --
 -- PostgreSQL chooses by its statistics between the indexes of keys and of times.
 key_id

@@ -384,7 +384,7 @@ FROM (SELECT created_at_ms FROM outbox ORDER BY id LIMIT 100000) AS oldest
 SELECT o.id, o.subject, o.msg_id, o.payload, o.traceparent
 FROM (
     SELECT id, size, sum(size) OVER (ORDER BY id) AS total FROM (
-        SELECT id, length(payload) AS size FROM outbox WHERE store = $1 AND id > $2 ORDER BY id LIMIT $3
+        SELECT id, length(payload) AS size FROM outbox WHERE {waits_behind} LIMIT $3
     ) AS page
 ) AS counted
 JOIN outbox o ON o.id = counted.id

@@ -24,6 +24,10 @@ CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
 -- When the oldest event was written: one file, one clock.
 min(created_at_ms)
 
+-- waits_behind --
+-- The events of the store $1 above the id $2, in order.
+store = $1 AND id > $2 ORDER BY id
+
 -- key_id_beside_time --
 -- By the index of times (+): without statistics SQLite would read all that the key ever had.
 +key_id

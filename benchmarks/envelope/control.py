@@ -43,7 +43,7 @@ def control(run: Run) -> None:
 
 
 async def _measure(directory: Path, params: Mapping[str, int]) -> dict[str, Figure]:
-    tls, login = _credentials(directory)
+    tls, login = credentials(directory)
     rounds, count = params["rounds"], params["puts"]
     cpu_us: dict[str, list[float]] = {kind: [] for kind in _KINDS}
     async with AsyncExitStack() as stack:
@@ -77,7 +77,7 @@ async def _measure(directory: Path, params: Mapping[str, int]) -> dict[str, Figu
     return figures
 
 
-def _credentials(directory: Path) -> tuple[tuple[str, ...], ServiceLogin]:
+def credentials(directory: Path) -> tuple[tuple[str, ...], ServiceLogin]:
     """The flags of a service with TLS, and what a client logs in with."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(directory / "ca.pem")

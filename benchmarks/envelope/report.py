@@ -179,6 +179,14 @@ SECTIONS = (
         "three in turn. All of them write the audit log.",
     ),
     Section(
+        "access",
+        "Logins, revocations, leaders and drains",
+        "Connections of workers whose tokens the config service checks for NATS (the auth callout), beside those of a "
+        "worker in the server's own files; the end of all connections of a token that was removed; puts into a service "
+        "that 10,000 others have roles in, beside one where none has; the time until another instance leads "
+        "maintenance, once the one that led was killed; and until an instance is drained, and takes calls again.",
+    ),
+    Section(
         "undo",
         "Releases that are undone",
         "A release changes each of 100,000 rows, and is undone by a call; or its first wave, 1 % of the partitions, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.envelope import (
+    access,
     bootstrap,
     changes,
     control,
@@ -36,6 +37,12 @@ SCENARIOS = (
     Scenario("ownership", "the same with `jump` and `sticky`: how long partitions are dark", 400, rebalance.ownership),
     Scenario("leader", "what the leader of a key takes with `sticky`, and a peer with `jump`", 1200, leader.leader),
     Scenario("control", "what tokens, roles and policies cost a put", 240, control.control),
+    Scenario(
+        "access",
+        "logins by callout, revocations, 10,000 roles, another leader, drains of a service",
+        300,
+        access.access,
+    ),
     Scenario("undo", "until handlers have their old rows again, of a release and a bad wave", 240, undo.undo),
     Scenario("limits", "every hard limit of the envelope reached, and one more refused", 180, hard_limits.hard_limits),
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 from ringcast.fleet import DEFAULT_PATIENCE_S
-from ringcast_wire import UnavailableError, check_reason
+from ringcast_wire import InvalidInputError, UnavailableError, check_reason
 
 from ringcast_cli._common.config import CliConfig
 from ringcast_cli._common.options import patience_option, settings_of, shared_options, wait_options
@@ -30,11 +30,14 @@ from ringcast_cli._fleet.members import (
     member_state,
     member_warnings,
     opened_cluster,
+    read_cluster,
 )
 from ringcast_cli._fleet.top_command import store_option, top
 
 if TYPE_CHECKING:
-    from ringcast_meta.cluster import Member
+    from collections.abc import Sequence
+
+    from ringcast_meta.cluster import Member, MemberKind
 
 
 @click.group()
@@ -65,9 +68,9 @@ def list_members(context: click.Context, stores: tuple[str, ...], patience: floa
     async def read() -> tuple[list[Member], list[str], FleetLook]:
         from ringcast_meta.cluster import absent_agents, members_of
 
-        async with opened_cluster(config) as (_, cache), Fleet(config, stores, patience, cache) as fleet:
-            look = await fleet.look()
-            return members_of(cache.entries()), absent_agents(cache.entries()), look
+        entries = await read_cluster(config)
+        async with Fleet(config, stores, patience) as fleet:
+            return members_of(entries), absent_agents(entries), await fleet.look()
 
     members, absent, look = asyncio.run(read())
     if config.json:
@@ -103,7 +106,7 @@ def drain(context: click.Context, id: str, wait: bool, patience: float, reason: 
     publishes what it has written. An agent gives its groups and their partitions to other hosts, and the workers of its
     host go over to leases of their own. The process hears of it within 3 s, is `draining`, then `drained`, and goes on
     running. `ringcast cluster activate` takes it back. A restart takes a config service back, and an agent whose id is
-    made up; an agent with --id drains again.
+    made up; an agent with --id drains again. Workers are drained by `ringcast drain`.
     """
     asyncio.run(_want(settings_of(context), id, True, check_reason(reason), patience if wait else None))
 
@@ -127,7 +130,6 @@ async def _want(config: CliConfig, member_id: str, drain: bool, reason: str, pat
         MemberState,
         absent_agents,
         forget_wishes,
-        member_named,
         members_of,
         want_active,
         want_drain,
@@ -146,8 +148,7 @@ async def _want(config: CliConfig, member_id: str, drain: bool, reason: str, pat
         if not drain and member_id in absent_agents(entries):
             key = (MemberKind.AGENT, member_id)
         else:
-            named = member_named(members_of(entries), member_id)
-            key = (named.kind, named.id)
+            key = _process_named(members_of(entries), member_id)
         if drain:
             await forget_wishes(store, cache.entries())
             new = await want_drain(store, *key, reason)
@@ -167,6 +168,23 @@ async def _want(config: CliConfig, member_id: str, drain: bool, reason: str, pat
         else:
             what = "is to drain" if drain else "is to be active"
             click.echo(f"{key[0]} {key[1]} {what}{'' if new else ' already'}; it is {state}")
+
+
+def _process_named(members: Sequence[Member], member_id: str) -> tuple[MemberKind, str]:
+    """The kind and the id of the process.
+
+    Raises:
+        InvalidInputError: there is no such process, or there are several.
+    """
+    from ringcast_meta.cluster import member_named
+
+    try:
+        found = member_named(members, member_id)
+    except InvalidInputError as error:
+        if any(member.id == member_id for member in members):
+            raise
+        raise InvalidInputError(f"{error}; workers are drained by `ringcast drain`", field="id") from None
+    return found.kind, found.id
 
 
 COMMANDS: Final = {"cluster": cluster}

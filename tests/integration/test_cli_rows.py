@@ -110,6 +110,24 @@ def test_tokens_that_are_revoked(cli: Cli) -> None:
     assert "one of principal and digest is needed" in cli("token", "revoke").err
 
 
+def test_what_a_store_allows_is_set_and_shown(cli: Cli, store: str) -> None:
+    cli.ok("put", store, "list", "a", "one")
+    set_now = cli.ok("store", "policy", "set", store, "--max-rows", 1, "--releases-only", "--history-retention", "30d")
+    shown = cli.ok("store", "policy", "show", store).out
+    assert shown == set_now.out
+    lines = {line.split()[0]: line.split()[1:] for line in shown.splitlines()[2:]}
+    assert shown.startswith(f"policies of {store}\n")
+    assert (lines["max-rows"], lines["max-keys"]) == (["1", "1"], ["none", "1"])
+    assert (lines["releases-only"], lines["history-retention"]) == (["yes"], ["30d"])
+    cli.ok("store", "policy", "set", store, "--no-releases-only", "--history-retention", "none")
+    found = cli.ok("store", "policy", "show", store, "--json").document
+    assert (found["name"], found["rows"], found["keys"]) == (store, 1, 1)
+    assert {name: value for name, value in found["policy"].items() if value is not None} == {"max_rows": 1}
+    assert "max_rows" in cli.refused("put", store, "list", "b", "two")
+    assert cli("store", "policy", "set", store).code == 2
+    assert cli.refused("store", "policy", "show", "none-such") == "there is no store 'none-such'"
+
+
 def test_a_row_from_put_to_delete(cli: Cli, store: str) -> None:
     put = cli.ok("put", store, "list", "a", "one", "-m", "why=test", "-m", "by=me=you", "--json").document
     assert (put["row_id"], put["version"]) == ("a", 1)

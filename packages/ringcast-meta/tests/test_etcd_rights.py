@@ -30,6 +30,7 @@ class Users:
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.kv, self.lease, self._auth = rpc.KVStub(channel), rpc.LeaseStub(channel), rpc.AuthStub(channel)
+        self._maintenance = rpc.MaintenanceStub(channel)
         self.tokens: dict[str, Any] = {"": ()}
 
     async def make(self) -> None:
@@ -46,10 +47,20 @@ class Users:
             answer = await self._auth.Authenticate(rpc.AuthenticateRequest(name=name, password="secret"))
             self.tokens[name] = (("token", answer.token),)
 
-    async def grant(self, user: str) -> int:
-        """A lease of ten seconds."""
-        answer = await self.lease.LeaseGrant(rpc.LeaseGrantRequest(TTL=10), metadata=self.tokens[user])
+    async def grant(self, user: str, ttl_s: int = 10) -> int:
+        """A lease."""
+        answer = await self.lease.LeaseGrant(rpc.LeaseGrantRequest(TTL=ttl_s), metadata=self.tokens[user])
         return int(answer.ID)
+
+    async def free(self) -> None:
+        """Gives the space back that a compaction has freed, and ends the alarm, as only root may."""
+        answer = await self._auth.Authenticate(rpc.AuthenticateRequest(name="root", password="r"))
+        root = (("token", answer.token),)
+        await self._maintenance.Defragment(rpc.DefragmentRequest(), metadata=root)
+        found = await self._maintenance.Alarm(rpc.AlarmRequest(action=rpc.AlarmRequest.GET), metadata=root)
+        for alarm in found.alarms:
+            words = {"memberID": alarm.memberID, "alarm": alarm.alarm}
+            await self._maintenance.Alarm(rpc.AlarmRequest(action=rpc.AlarmRequest.DEACTIVATE, **words), metadata=root)
 
     async def put(self, user: str, key: bytes, value: bytes = b"", lease: int = 0) -> None:
         await self.kv.Put(rpc.PutRequest(key=key, value=value, lease=lease), metadata=self.tokens[user])
@@ -106,7 +117,8 @@ async def test_a_user_of_one_key_stops_the_writes_of_all(etcd_server: EtcdServer
     del etcd_server  # skips this where there is none
     with EtcdServer(tmp_path / "small", "--quota-backend-bytes", str(_QUOTA_BYTES)) as server:
         async with users_of(server) as users:
-            await users.put("b", key_of("b"))
+            lease = await users.grant("b", 600)
+            await users.put("b", key_of("b"), lease=lease)
 
             async def fill() -> None:
                 for _ in range(4 * _QUOTA_BYTES // len(_VALUE)):
@@ -116,6 +128,9 @@ async def test_a_user_of_one_key_stops_the_writes_of_all(etcd_server: EtcdServer
             assert await refused(users.put("b", key_of("b"))) is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert await refused(users.grant("b")) is grpc.StatusCode.RESOURCE_EXHAUSTED
             found = await users.kv.Range(rpc.RangeRequest(key=key_of("b")), metadata=users.tokens["b"])
+            assert await users.keep_alive("b", lease) == 600, "who is there stays there"
             # Nobody needs a right to compact, nor a user. It helps against the next time, and not this time.
             await users.kv.Compact(rpc.CompactionRequest(revision=found.header.revision, physical=True))
             assert await refused(users.put("b", key_of("b"))) is grpc.StatusCode.RESOURCE_EXHAUSTED
+            await users.free()
+            await users.put("b", key_of("b"))

@@ -14,12 +14,13 @@ import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from ringcast_client import ConfigServiceClient
 from ringcast_config_service.grpc.callers import certificate_name
 from ringcast_config_service.grpc.cut_names import has_cut_name
 from ringcast_config_service.security import Security, Tokens
 from ringcast_service import ConfigError
 from ringcast_testkit import ConfigServiceProcess, attempt
-from ringcast_wire import InvalidInputError, UnauthenticatedError
+from ringcast_wire import InvalidInputError, PermissionDeniedError, Role, UnauthenticatedError
 from ringcast_wire.grpc import STATUS, ConfigServiceStub, ServiceLogin, error_from_rpc, pb
 from ringcast_wire.tokens import digest, token_line
 
@@ -312,6 +313,31 @@ async def test_each_caller_has_a_name(tmp_path: Path, keys: Keys, nats_url: str)
                 await list_stores(service.address, ServiceLogin(**login, token_file=mine))
     with serving(tmp_path, nats_url) as service:
         assert await principal(service.address, ServiceLogin()) == "host:127.0.0.1"
+
+
+async def test_a_certificate_has_the_roles_of_its_principal(tmp_path: Path, keys: Keys, nats_url: str) -> None:
+    logins = {}
+    for name in ("admin.example.org", "writer.example.org", "nobody.example.org"):
+        cert, key = keys.issue(name)
+        logins[name] = ServiceLogin(tls_ca_file=keys.ca, tls_cert_file=cert, tls_key_file=key)
+    options = ("--tls-cert", keys.cert, "--tls-key", keys.key, "--client-ca", keys.ca)
+    with serving(tmp_path, nats_url, *options) as service:
+        async with (
+            ConfigServiceClient(service.address, login=logins["admin.example.org"]) as admin,
+            ConfigServiceClient(service.address, login=logins["writer.example.org"]) as writer,
+            ConfigServiceClient(service.address, login=logins["nobody.example.org"]) as nobody,
+        ):
+            await admin.grant_role("certificate:admin.example.org", "*", Role.ADMIN)
+            await admin.create_store("s", partition_count=4)
+            await admin.grant_role("certificate:writer.example.org", "s", Role.WRITER)
+            await writer.put("s", "k", "a", "v")
+            with pytest.raises(PermissionDeniedError, match="'certificate:writer.example.org' has no role admin"):
+                await writer.create_store("another", partition_count=4)
+            with pytest.raises(PermissionDeniedError, match="'certificate:nobody.example.org' has no role writer"):
+                await nobody.put("s", "k", "a", "w")
+            await admin.revoke_role("certificate:writer.example.org", "s", Role.WRITER)
+            with pytest.raises(PermissionDeniedError):
+                await writer.put("s", "k", "a", "w")
 
 
 def test_a_token_without_text_that_is_utf_8_is_nobodys(keys: Keys) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ssl
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,14 +15,13 @@ import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from ringcast_client import ConfigServiceClient
 from ringcast_config_service.grpc.callers import certificate_name
 from ringcast_config_service.grpc.cut_names import has_cut_name
 from ringcast_config_service.security import Security, Tokens
 from ringcast_service import ConfigError
 from ringcast_testkit import ConfigServiceProcess, attempt
 from ringcast_wire import InvalidInputError, PermissionDeniedError, Role, UnauthenticatedError
-from ringcast_wire.grpc import STATUS, ConfigServiceStub, ServiceLogin, error_from_rpc, pb
+from ringcast_wire.grpc import ROLES, STATUS, ConfigServiceStub, ServiceLogin, error_from_rpc, pb
 from ringcast_wire.tokens import digest, token_line
 
 TOKEN = "a-token-of-more-than-sixteen-characters"  # of conftest.py
@@ -316,28 +316,36 @@ async def test_each_caller_has_a_name(tmp_path: Path, keys: Keys, nats_url: str)
 
 
 async def test_a_certificate_has_the_roles_of_its_principal(tmp_path: Path, keys: Keys, nats_url: str) -> None:
-    logins = {}
-    for name in ("admin.example.org", "writer.example.org", "nobody.example.org"):
-        cert, key = keys.issue(name)
-        logins[name] = ServiceLogin(tls_ca_file=keys.ca, tls_cert_file=cert, tls_key_file=key)
     options = ("--tls-cert", keys.cert, "--tls-key", keys.key, "--client-ca", keys.ca)
-    with serving(tmp_path, nats_url, *options) as service:
-        async with (
-            ConfigServiceClient(service.address, login=logins["admin.example.org"]) as admin,
-            ConfigServiceClient(service.address, login=logins["writer.example.org"]) as writer,
-            ConfigServiceClient(service.address, login=logins["nobody.example.org"]) as nobody,
-        ):
-            await admin.grant_role("certificate:admin.example.org", "*", Role.ADMIN)
-            await admin.create_store("s", partition_count=4)
-            await admin.grant_role("certificate:writer.example.org", "s", Role.WRITER)
-            await writer.put("s", "k", "a", "v")
-            with pytest.raises(PermissionDeniedError, match="'certificate:writer.example.org' has no role admin"):
-                await writer.create_store("another", partition_count=4)
-            with pytest.raises(PermissionDeniedError, match="'certificate:nobody.example.org' has no role writer"):
-                await nobody.put("s", "k", "a", "w")
-            await admin.revoke_role("certificate:writer.example.org", "s", Role.WRITER)
-            with pytest.raises(PermissionDeniedError):
-                await writer.put("s", "k", "a", "w")
+    put = pb.PutRequest(store="s", key="k", row_id="a", value="v")
+    async with AsyncExitStack() as stack:
+        service = stack.enter_context(serving(tmp_path, nats_url, *options))
+
+        async def stub(name: str) -> ConfigServiceStub:
+            cert, key = keys.issue(f"{name}.example.org")
+            login = ServiceLogin(tls_ca_file=keys.ca, tls_cert_file=cert, tls_key_file=key)
+            return ConfigServiceStub(await stack.enter_async_context(login.aio_channel(service.address, ())))
+
+        async def denied(call: Awaitable[Any]) -> str:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            error = error_from_rpc(caught.value)
+            assert isinstance(error, PermissionDeniedError)
+            return str(error)
+
+        admin, writer, nobody = await stub("admin"), await stub("writer"), await stub("nobody")
+        mine: dict[str, Any] = {"store": "s", "role": ROLES[Role.WRITER], "principal": "certificate:writer.example.org"}
+        await admin.GrantRole(
+            pb.GrantRoleRequest(store="*", role=ROLES[Role.ADMIN], principal="certificate:admin.example.org")
+        )
+        await admin.CreateStore(pb.CreateStoreRequest(name="s", partition_count=4))
+        await admin.GrantRole(pb.GrantRoleRequest(**mine))
+        await writer.Put(put)
+        refused = await denied(writer.CreateStore(pb.CreateStoreRequest(name="another", partition_count=4)))
+        assert "'certificate:writer.example.org' has no role admin" in refused
+        assert "'certificate:nobody.example.org' has no role writer" in await denied(nobody.Put(put))
+        await admin.RevokeRole(pb.RevokeRoleRequest(**mine))
+        assert "'certificate:writer.example.org' has no role writer" in await denied(writer.Put(put))
 
 
 def test_a_token_without_text_that_is_utf_8_is_nobodys(keys: Keys) -> None:

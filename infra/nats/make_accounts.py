@@ -88,7 +88,7 @@ CALLOUT_TIMEOUT_S = 1.5
 an answer for a login that worked."""
 SYSTEM_EXPORTS = {CONNECTIONS_REQUESTS: STREAMED, KICK_REQUESTS: ""}
 """What the system's account does for the callout's."""
-FOR_TOOLS = (f"{API}.STREAM.INFO.*", f"{API}.DIRECT.GET.>", "$KV.>", "config.fetch.>")
+FOR_TOOLS = (f"{API}.STREAM.INFO.*", f"{API}.STREAM.MSG.GET.*", f"{API}.DIRECT.GET.>", "$KV.>", "config.fetch.>")
 """Those of them that the tools' account has, too."""
 
 

@@ -9,14 +9,18 @@ import pty
 import signal
 import subprocess
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ringcast_cli._common.client import service_client
+from ringcast_cli._common.config import resolve
 from ringcast_client import ConfigServiceClient
 from ringcast_meta import open_store
 from ringcast_meta.cluster import MemberKind, MemberRecord, MemberState, ServiceLoad, encode_member
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, EtcdServer, NatsServer, until
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, EtcdServer, NatsServer, ReservedPort, until
+from ringcast_wire import UnavailableError
 
 from tests.integration.cli_process import COMMAND, Cli
 from tests.integration.infra_nats import InfraNats, make_accounts
@@ -81,6 +85,61 @@ def test_list_and_top(tmp_path: Path, nats_url: str, place: tuple[str, Any]) -> 
         pictures = [json.loads(line) for line in list(watch.log) if line.startswith("{")]
         assert pictures[0]["fresh"]
         assert {each["address"] for each in pictures[0]["members"]} == {one.address, two.address}
+
+
+def test_commands_find_a_service_that_takes_calls(tmp_path: Path, nats_url: str, place: tuple[str, Any]) -> None:
+    address, _ = place
+    cli = Cli(tmp_path, cluster_store=address, servers=nats_url, timeout_s="60")
+    nobody = ReservedPort().address
+    with registered(tmp_path, nats_url, address) as one:
+        wait_registered(one)
+        cli.ok("store", "create", "s", "--partitions", 4)
+        # An address that is given counts, however it is given.
+        for refused in (
+            cli.refused("put", "s", "list", "a", "1", "--service", nobody, "--timeout", "3"),
+            Cli(tmp_path, cluster_store=address, service=nobody, timeout_s="3").refused("get", "s", "list", "a"),
+        ):
+            assert refused.startswith(f"config service {nobody} can't be reached: ")
+        with registered(tmp_path, nats_url, address) as two:
+            wait_registered(two)
+            drained = {each["address"]: each["id"] for each in processes(cli)}[one.address]
+            cli.ok("cluster", "drain", drained, "--wait")
+            one.process.signal(signal.SIGTERM)
+            assert one.process.wait(PATIENCE_S) == 0
+            cli.ok("put", "s", "list", "a", "1")
+            away = Cli(tmp_path, servers=nats_url, timeout_s="60")
+            assert away.ok("get", "s", "list", "a", "--cluster-store", address).out == "1\n"
+            assert away.ok("--cluster-store", address, "get", "s", "list", "a").out == "1\n"
+            assert f"ok       config service {two.address}: it serves reads and writes" in cli("doctor", "--all").out
+            (last,) = processes(cli)
+            cli.ok("cluster", "drain", last["id"], "--wait")
+            sentence = (
+                f"no config service that takes calls is registered in {address}: start one with that --cluster-store,"
+                " or name one with --service"
+            )
+            assert cli.refused("get", "s", "list", "a") == sentence
+            assert f"FAILURE  config services: {sentence}" in cli("doctor").out
+
+
+async def test_a_command_that_goes_on_finds_those_that_come(tmp_path: Path, nats_server: NatsServer) -> None:
+    address = f"{nats_server.url}/config_cluster"
+    config = resolve({"cluster_store": address, "timeout_s": 60.0}, {"HOME": str(tmp_path)})
+    one, two = (registered(tmp_path, nats_server.url, address) for _ in range(2))
+    with one:
+        await asyncio.to_thread(wait_registered, one)
+        async with service_client(config) as client:
+            await client.create_store("s", partition_count=4)
+            assert client.address == one.address
+            with two:
+                one.process.signal(signal.SIGTERM)
+                assert await asyncio.to_thread(one.process.wait, PATIENCE_S) == 0
+
+                async def elsewhere() -> bool:
+                    with suppress(UnavailableError):  # until it looks again, the other one is all that it knows
+                        await client.list_stores()
+                    return client.address == two.address
+
+                await until(elsewhere)
 
 
 def test_top_in_a_terminal_ends_with_ctrl_c(tmp_path: Path, nats_server: NatsServer) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 from ringcast_heartbeat_agent.__main__ import main
 from ringcast_testkit import AgentProcess, NatsServer
+from ringcast_wire import names
 
 ROOT = Path(__file__).parents[2]
 SYSTEMD = ROOT / "infra/systemd"
@@ -47,5 +48,8 @@ def test_the_agent_runs_with_them(tmp_path: Path, shared_nats: NatsServer) -> No
     given = words()[1:]
     at = given.index("--ready-file")
     del given[at : at + 2]
-    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=tuple(given), env=settings()) as agent:
+    example = settings()
+    assert example[PREFIX + "CLUSTER_STORE"] == f"{example[PREFIX + 'NATS']}/{names.CLUSTER_BUCKET}"
+    env = example | {PREFIX + "CLUSTER_STORE": f"{shared_nats.url}/{names.CLUSTER_BUCKET}"}
+    with AgentProcess(tmp_path, nats_url=shared_nats.url, options=tuple(given), env=env) as agent:
         assert agent.terminate() == 0

@@ -35,6 +35,7 @@ from ringcast_wire.grpc import ServiceLogin
 from ringcast_wire.tokens import make_token, token_line
 
 from tests.integration.callout_nats import SCOPE, CalloutNats
+from tests.integration.cli_process import Cli
 from tests.integration.infra_nats import INFRA, NATS, WORKER_API, connected, use_tls
 
 PARTITIONS = 4
@@ -231,12 +232,15 @@ async def test_the_shipped_files_and_arguments_let_a_new_worker_in_without_a_res
     )
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     given: dict[str, str] = dict(word.split("=", 1) for word in container["args"])
-    of_test = {"--listen", "--metrics-listen", "--nats", "--nats-replicas"}
+    assert given["--cluster-store"] == f"{given['--nats']}/{names.CLUSTER_BUCKET}"
+    of_test = {"--listen", "--metrics-listen", "--nats", "--nats-replicas", "--cluster-store", "--cluster-address"}
     words = [word for name, value in given.items() if name not in of_test for word in (name, files.get(value, value))]
     assert set(files) <= set(given.values())
     with server:
         database = f"sqlite:{tmp_path / 'rows.db'}"
-        with ConfigServiceProcess(tmp_path, nats_url=server.url, database=database, options=tuple(words)) as service:
+        cluster = f"{server.url.replace('nats://', 'tls://')}/{names.CLUSTER_BUCKET}"
+        options = (*words, "--cluster-store", cluster)
+        with ConfigServiceProcess(tmp_path, nats_url=server.url, database=database, options=options) as service:
             login = ServiceLogin(tls_ca_file=authority, token_file=str(tmp_path / "mine"))
             async with ConfigServiceClient(service.address, login=login) as client:
                 await client.create_store("gateway", partition_count=PARTITIONS)
@@ -251,6 +255,21 @@ async def test_the_shipped_files_and_arguments_let_a_new_worker_in_without_a_res
                     both = (first, second)
                     await until_workers(both, "blocklist", lambda: all(each.owned("blocklist") for each in both))
                     await until(lambda: all(each.health().ready for each in both))
+                    cli = Cli(
+                        tmp_path,
+                        cluster_store=cluster,
+                        jetstream_api=WORKER_API,
+                        tls_ca_file=authority,
+                        servers=server.url,
+                        service_tls_ca_file=authority,
+                        service_token_file=str(tmp_path / "mine"),
+                        timeout_s="60",
+                        **server.login("tools"),
+                    )
+                    listed = (await asyncio.to_thread(cli.ok, "cluster", "list", "--json")).documents
+    assert [each["kind"] for each in listed] == ["service", "worker", "worker", "fleet"]
+    assert (listed[0]["state"], listed[0]["address"]) == ("active", f"tls://{service.address}")
+    assert (listed[-1]["whole"], listed[-1]["missing"]) == (True, [])
     assert server.violations() == []
 
 

@@ -28,8 +28,10 @@ from ringcast_config_service.config import Config
 from ringcast_heartbeat_agent import app as agent_app
 from ringcast_heartbeat_agent.config import Config as AgentConfig
 from ringcast_testkit import ManagedProcess
+from ringcast_wire import names
 
-from tests.integration.infra_nats import INFRA, NATS, ROOT, InfraNats, example_variables
+from tests.integration.cli_process import Cli
+from tests.integration.infra_nats import INFRA, NATS, ROOT, WORKER_API, InfraNats, example_variables
 from tests.integration.needed_tools import needed_tool
 
 KUBERNETES = INFRA / "kubernetes"
@@ -135,8 +137,12 @@ def test_the_unit_s_command_line_serves_and_stops(tmp_path: Path) -> None:
     words = [word.replace("${RUNTIME_DIRECTORY}", str(tmp_path)) for word in exec_start()[1:]]
     assert str(ready) in words
     with InfraNats(tmp_path) as nats_server:
-        env = example_settings() | {
+        example = example_settings()
+        assert example[PREFIX + "CLUSTER_STORE"] == f"{example[PREFIX + 'NATS']}/{names.CLUSTER_BUCKET}"
+        cluster = f"{nats_server.url}/{names.CLUSTER_BUCKET}"
+        env = example | {
             PREFIX + "NATS": nats_server.url,
+            PREFIX + "CLUSTER_STORE": cluster,
             PREFIX + "NATS_PASSWORD": nats_server.login("config-service")["password"],
             PREFIX + "DATABASE": f"sqlite:{tmp_path / 'ringcast.db'}",
             PREFIX + "LISTEN": "127.0.0.1:0",
@@ -146,6 +152,13 @@ def test_the_unit_s_command_line_serves_and_stops(tmp_path: Path) -> None:
         try:
             service.wait_until(ready.exists)
             assert json.loads(ready.read_text())["pid"] == service.pid
+            service.wait_until(lambda: any("event=cluster.registered" in line for line in list(service.log)))
+            login = nats_server.login("tools")
+            cli = Cli(tmp_path, cluster_store=cluster, jetstream_api=WORKER_API, servers=nats_server.url, **login)
+            (member, fleet) = cli.ok("cluster", "list", "--json").documents
+            assert (member["kind"], member["pid"], member["state"]) == ("service", service.pid, "active")
+            assert fleet["whole"]
+            assert cli.ok("store", "create", "gateway").out, "the service is found by its registration"
             service.signal(signal.SIGTERM)
             assert service.wait(float(unit()["Service"]["TimeoutStopSec"])) == 0
         finally:
@@ -221,7 +234,7 @@ def test_every_object_is_whole_and_every_file_is_used() -> None:
 def test_every_argument_and_variable_of_the_service_is_an_option() -> None:
     service = container("Deployment", "config-service")
     arguments = dict(argument.split("=", 1) for argument in service["args"])
-    variables = {as_option(entry["name"]) for entry in service["env"]}
+    variables = {as_option(entry["name"]) for entry in service["env"] if entry["name"] != "POD_NAMESPACE"}
     assert arguments.keys() | variables <= options()
     assert {"--tls-cert", "--tls-key", "--tokens", "--callout-tokens", "--nats-tls-ca"} <= arguments.keys()
     assert "--database" in variables
@@ -230,6 +243,17 @@ def test_every_argument_and_variable_of_the_service_is_an_option() -> None:
     stop = the("Deployment", "config-service")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
     assert stop >= seconds_to_stop(float(arguments["--stop-timeout"]))
     assert arguments["--nats-user"] == "config-service"
+    # As the clients of the service call it: the certificate is for the name of the Service, and for that of no pod.
+    (grpc,) = [port["port"] for port in the("Service", "config-service")["spec"]["ports"] if port["name"] == "grpc"]
+    assert arguments["--cluster-address"] == f"tls://config-service.$(POD_NAMESPACE):{grpc}"
+    assert arguments["--cluster-store"] == f"{arguments['--nats']}/{names.CLUSTER_BUCKET}"
+    assert the_variable(service, "POD_NAMESPACE") == {"fieldRef": {"fieldPath": "metadata.namespace"}}
+
+
+def the_variable(container: dict[str, Any], name: str) -> Any:
+    """Where the value of a variable comes from."""
+    (found,) = [entry["valueFrom"] for entry in container["env"] if entry["name"] == name]
+    return found
 
 
 def test_every_argument_and_variable_of_the_agent_is_an_option() -> None:
@@ -239,6 +263,7 @@ def test_every_argument_and_variable_of_the_agent_is_an_option() -> None:
     assert arguments.keys() | variables <= options("ringcast_heartbeat_agent")
     assert "--api-token" in variables, "other pods reach it"
     assert arguments["--id"] == arguments["--nats-user"] == "$(POD_NAME)"
+    assert arguments["--cluster-store"] == f"{arguments['--nats']}/{names.CLUSTER_BUCKET}"
     listens = {
         name: int(arguments[f"--{name}-listen"].rpartition(":")[2]) for name in ports("DaemonSet", "heartbeat-agent")
     }

@@ -32,6 +32,18 @@ def test_flag_over_environment_over_file_over_default(tmp_path: Path) -> None:
     assert resolve({}, _env(tmp_path)).service == "file:1"
 
 
+def test_a_service_is_found_in_the_cluster_unless_one_is_given(tmp_path: Path) -> None:
+    cluster = {"RINGCAST_CLUSTER_STORE": "nats://h:4222/config_cluster"}
+    assert resolve({}, _env(tmp_path, **cluster)).service == ""
+    assert resolve({"service": "h:1"}, _env(tmp_path, **cluster)).service == "h:1"
+    assert resolve({}, _env(tmp_path, **cluster, RINGCAST_SERVICE="127.0.0.1:7420")).service == "127.0.0.1:7420"
+    file = tmp_path / "c.toml"
+    file.write_text('service = "file:1"\n')
+    assert resolve({"config_file": str(file)}, _env(tmp_path, **cluster)).service == "file:1"
+    with pytest.raises(InvalidInputError, match="service '' is not an address"):
+        resolve({"service": ""}, _env(tmp_path, **cluster))
+
+
 def test_the_file_may_be_named_by_flag_or_environment(tmp_path: Path) -> None:
     first, second = tmp_path / "first.toml", tmp_path / "second.toml"
     first.write_text("nats_port = 1\n")

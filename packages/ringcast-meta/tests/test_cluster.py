@@ -19,6 +19,7 @@ from ringcast_meta.cluster import (
     ServiceLoad,
     decode_member,
     encode_member,
+    find_services,
     forget_wishes,
     member_key,
     member_named,
@@ -122,8 +123,9 @@ async def test_a_process_hears_what_is_wanted_and_says_what_it_does() -> None:
     async with LocalCache(store) as cache:
         async with present(store, heard, one_life=True) as presence:
             await cache.wait_until(lambda: states() == ["active"], PATIENCE_S)
-            assert service_addresses(cache.entries()) == ["a:7420"]
+            assert service_addresses(cache.entries()) == await find_services(store) == ["a:7420"]
             assert await want_drain(store, MemberKind.SERVICE, "a", "for the upgrade")
+            assert await find_services(store) == []
             assert not await want_drain(store, MemberKind.SERVICE, "a")
             presence.changed()
             await cache.wait_until(lambda: states() == ["drained"], PATIENCE_S)

@@ -115,6 +115,33 @@ async def test_no_update_is_lost_in_a_race(bench: Any) -> None:
     assert entry.value == b"40"
 
 
+# ---- reads
+
+
+async def test_what_is_below_a_prefix_is_read_once(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await bench.store()
+    assert await store.read() == []
+    keys = [f"n.{number:04}" for number in range(150)]
+    for first in range(0, len(keys), 50):
+        await asyncio.gather(*(store.create(key, key.encode()) for key in keys[first : first + 50]))
+    await store.create("na.x", b"not below n.")
+    gone = await store.get("n.0003")
+    assert gone is not None
+    await store.delete("n.0003", last=gone.revision)
+    async with store.lease(10) as lease:
+        revision = await store.create("n.9999", b"", lease=lease)
+        found = await store.read("n.")
+        assert [entry.key for entry in found] == [key for key in keys if key != "n.0003"] + ["n.9999"]
+        assert found[0] == await store.get("n.0000")
+        assert found[-1] == ("n.9999", b"", revision, True)
+    assert [entry.key for entry in (await store.read())[-2:]] == ["n.0149", "na.x"]
+    with pytest.raises(InvalidInputError, match="prefix 'n' is not valid"):
+        await store.read("n")
+    monkeypatch.setattr("ringcast_meta._limits.MAX_ENTRIES", 148)
+    with pytest.raises(LimitExceededError, match=r"prefix 'n\.' has \d+ entries: a watch takes 148"):
+        await store.read("n.")
+
+
 # ---- watches
 
 

@@ -48,6 +48,7 @@ def test_the_public_names_are_frozen() -> None:
         "absent_agents",
         "decode_member",
         "encode_member",
+        "find_services",
         "forget_wishes",
         "member_key",
         "member_named",

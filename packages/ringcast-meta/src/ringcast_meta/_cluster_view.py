@@ -89,6 +89,17 @@ def service_addresses(entries: Mapping[str, Entry]) -> list[str]:
     return [member.record.address for member in sorted(found, key=lambda each: each.stale) if member.record is not None]
 
 
+async def find_services(store: MetadataStore) -> list[str]:
+    """Reads what :func:`service_addresses` gives; this takes less rights than a watch.
+
+    Raises:
+        RingcastError: as the store raises it.
+    """
+    prefix = prefix_of(MemberKind.SERVICE)
+    found = [*await store.read(prefix), *await store.read(f"{WISHES}{prefix}")]
+    return service_addresses({entry.key: entry for entry in found})
+
+
 def absent_agents(entries: Mapping[str, Entry]) -> list[str]:
     """The ids of agents that are to drain, and are not there: their ids come back."""
     prefix = f"{WISHES}{prefix_of(MemberKind.AGENT)}"

@@ -61,7 +61,7 @@ class Lease:
         return max(0.0, self._asked_at_s + self.ttl_s - asyncio.get_running_loop().time())
 
     async def wait_lost(self) -> None:
-        """Waits until it is lost: it could not be refreshed in time, somebody ended it, or it was left."""
+        """Waits until it is lost: it could not be refreshed in time, another process ended it, or it was left."""
         await self._lost.wait()
 
     def attach(self, key: str) -> None:

@@ -91,6 +91,16 @@ class MemoryServer:
 
     # ---- entries
 
+    def below(self, prefix: str) -> list[Entry]:
+        """The entries below a prefix.
+
+        Raises:
+            LimitExceededError: they are more than a watch takes.
+        """
+        found = [entry for key, entry in self.entries.items() if key.startswith(prefix)]
+        check_snapshot(prefix, len(found), sum(map(_size, found)))
+        return found
+
     def write(self, key: str, value: bytes | None, last: int, lease_id: str | None) -> int:
         """Writes, or deletes with ``None``, if ``key`` is at revision ``last`` (0: nothing stands there)."""
         entry = self.entries.get(key)
@@ -199,8 +209,7 @@ class _MemorySession:
 
     async def snapshot(self) -> tuple[list[Entry], int]:
         await self._server.reached(self._timeout_s, write=False)
-        found = [entry for key, entry in self._server.entries.items() if key.startswith(self._prefix)]
-        check_snapshot(self._prefix, len(found), sum(map(_size, found)))
+        found = self._server.below(self._prefix)
         self.revision = self._server.revision
         self._server.join(self)
         return found, self.revision
@@ -247,6 +256,12 @@ class MemoryStore:
         check_key(key)
         await self._server.reached(self._options.call_timeout_s, write=False)
         return self._server.entries.get(key)
+
+    async def read(self, prefix: str = "") -> list[Entry]:
+        """See :class:`~ringcast_meta.MetadataStore`."""
+        check_prefix(prefix)
+        await self._server.reached(self._options.call_timeout_s, write=False)
+        return sorted(self._server.below(prefix))
 
     async def create(self, key: str, value: bytes, *, lease: Lease | None = None) -> int:
         """See :class:`~ringcast_meta.MetadataStore`."""

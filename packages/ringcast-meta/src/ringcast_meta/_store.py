@@ -27,6 +27,17 @@ class MetadataStore(Protocol):
     async def get(self, key: str) -> Entry | None:
         """What stands under a key; ``None`` if nothing does."""
 
+    async def read(self, prefix: str = "") -> list[Entry]:
+        """Everything below a prefix, once, in the order of the keys. It takes less rights than a watch.
+
+        An entry that stood there all the time is among them. Of several that change meanwhile some may be as they were
+        before, and some as they are after it.
+
+        Raises:
+            InvalidInputError: that is no prefix.
+            LimitExceededError: there is more below it than a watch takes.
+        """
+
     async def create(self, key: str, value: bytes, *, lease: Lease | None = None) -> int:
         """Writes where nothing stands, and returns the revision. Of several that do so at once, one succeeds.
 

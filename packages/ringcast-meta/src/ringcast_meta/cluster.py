@@ -10,6 +10,7 @@ from __future__ import annotations
 from ringcast_meta._cluster_view import (
     Member,
     absent_agents,
+    find_services,
     forget_wishes,
     member_named,
     members_of,
@@ -54,6 +55,7 @@ __all__ = [
     "absent_agents",
     "decode_member",
     "encode_member",
+    "find_services",
     "forget_wishes",
     "member_key",
     "member_named",

@@ -14,7 +14,7 @@ from ringcast_wire import InvalidInputError, UnavailableError, shown
 from ringcast_meta._conflict import conflict
 from ringcast_meta._etcd.connection import EtcdConnection, LeaseNotFoundError
 from ringcast_meta._etcd.login import EtcdLogin
-from ringcast_meta._etcd.session import EtcdSession, entry_of
+from ringcast_meta._etcd.session import EtcdSession, entry_of, read_pages
 from ringcast_meta._lease import Lease
 from ringcast_meta._limits import check_key, check_last, check_prefix, check_ttl, check_value, no_leases, no_watches
 from ringcast_meta._options import StoreOptions
@@ -71,6 +71,11 @@ class EtcdStore:
         """See :class:`~ringcast_meta.MetadataStore`."""
         answer = await self._connection.call("Range", rpc.RangeRequest(key=self._raw(check_key(key))))
         return entry_of(answer.kvs[0], self._namespace) if answer.kvs else None
+
+    async def read(self, prefix: str = "") -> list[Entry]:
+        """See :class:`~ringcast_meta.MetadataStore`."""
+        entries, _ = await read_pages(self._connection, self._namespace, check_prefix(prefix))
+        return entries
 
     async def create(self, key: str, value: bytes, *, lease: Lease | None = None) -> int:
         """See :class:`~ringcast_meta.MetadataStore`."""

@@ -49,7 +49,7 @@ class LastingClient(Client):
         self._login_broke = False
 
     def _connect_command(self) -> bytes:
-        """The library reads the seed of an nkey anew for each login, and its public key only once."""
+        """The library reads the seed of an nkey for each login, and its public key only once."""
         if self._nkeys_seed is not None:
             self._setup_nkeys_connect()
         return super()._connect_command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Final
@@ -11,7 +12,16 @@ from ringcast_wire import InvalidInputError, UnavailableError, names
 
 from ringcast_meta._conflict import conflict
 from ringcast_meta._lease import Lease
-from ringcast_meta._limits import check_key, check_last, check_prefix, check_ttl, check_value, no_leases, no_watches
+from ringcast_meta._limits import (
+    check_key,
+    check_last,
+    check_prefix,
+    check_snapshot,
+    check_ttl,
+    check_value,
+    no_leases,
+    no_watches,
+)
 from ringcast_meta._nats.bucket import Bucket, Stored, WrongSequenceError
 from ringcast_meta._nats.leases import BucketLeases
 from ringcast_meta._nats.session import BucketSession
@@ -22,6 +32,8 @@ from ringcast_meta._watch import Deliver, Watch
 __all__ = ["NatsKvStore"]
 
 _TRIES: Final = 8
+_READS: Final = 64
+"""Entries that are read together."""
 
 
 class NatsKvStore:
@@ -76,6 +88,20 @@ class NatsKvStore:
         """See :class:`~ringcast_meta.MetadataStore`."""
         last = await self._bucket.last(check_key(key))
         return None if last is None else last.entry
+
+    async def read(self, prefix: str = "") -> list[Entry]:
+        """See :class:`~ringcast_meta.MetadataStore`."""
+        keys = sorted(await self._bucket.keys(check_prefix(prefix)))
+        check_snapshot(prefix, len(keys))
+        entries: list[Entry] = []
+        size = 0
+        for first in range(0, len(keys), _READS):
+            lasts = await asyncio.gather(*map(self._bucket.last, keys[first : first + _READS]))
+            found = [last.entry for last in lasts if last is not None and last.entry is not None]
+            entries += found
+            size += sum(len(entry.key) + len(entry.value) for entry in found)
+            check_snapshot(prefix, len(entries), size)
+        return entries
 
     async def create(self, key: str, value: bytes, *, lease: Lease | None = None) -> int:
         """See :class:`~ringcast_meta.MetadataStore`."""

@@ -142,7 +142,7 @@ def nats_login_options(command: F) -> F:
                 "--nats-password-file",
                 default="",
                 metavar="FILE",
-                help="File whose first line is the password; it is read anew for each connection.",
+                help="File whose first line is the password; it is read again for each connection.",
             ),
             click.option(
                 "--nats-credentials", default="", metavar="FILE", help="Credentials file (JWT), instead of a user."

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import re
+import socket
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ringcast_meta import MetadataStore, check_address, open_store
-from ringcast_wire import InvalidInputError, NatsLogin
+from ringcast_wire import InvalidInputError, NatsLogin, shown
+from ringcast_wire.grpc import TLS_PREFIX
 
 from ringcast_service._errors import ConfigError
 from ringcast_service._settings import setting
 
 if TYPE_CHECKING:
     from ringcast_meta.etcd import EtcdLogin
+
+
+_MAX_ADDRESS_CHARS: Final = 256
+_ADDRESS: Final = re.compile(rf"({TLS_PREFIX})?[^\s/:]([^\s/]*[^\s/:])?:[1-9][0-9]{{0,4}}", re.ASCII)
+_EVERYWHERE: Final = ("", "0.0.0.0", "[::]", "::")  # noqa: S104
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +33,13 @@ class ClusterSettings:
         "Metadata store where this process says that it is there: nats://host:4222/config_cluster, or"
         " etcd://host:2379/ringcast (extra etcd); none: nowhere.",
         flag="cluster-store",
+        metavar="ADDRESS",
+    )
+    address: str = setting(
+        "",
+        "Where others reach this process, HOST:PORT, as they find it there; tls:// before it for TLS. By default where"
+        " it listens, and of 0.0.0.0 the name of the host.",
+        flag="cluster-address",
         metavar="ADDRESS",
     )
     etcd_user: str = setting("", "User at etcd; needs a password.", flag="cluster-etcd-user")
@@ -55,6 +70,11 @@ class ClusterSettings:
         """
         if not self.on:
             return
+        if self.address and (len(self.address) > _MAX_ADDRESS_CHARS or _ADDRESS.fullmatch(self.address) is None):
+            raise ConfigError(
+                f"cluster_address {shown(self.address)} is not an address: HOST:PORT is expected, of up to"
+                f" {_MAX_ADDRESS_CHARS} characters, and tls:// may stand before it"
+            )
         try:
             if check_address(self.store) == "memory:":
                 raise ConfigError("cluster_store memory: is of one process: nobody else would see this one")
@@ -66,6 +86,15 @@ class ClusterSettings:
             ) from error
         except InvalidInputError as error:
             raise ConfigError(f"cluster_store: {error}") from error
+
+    def reached_at(self, listens: str, *, uses_tls: bool = False) -> str:
+        """The address that stands in the registration, of a process that listens there."""
+        if self.address:
+            return self.address
+        host, _, port = listens.rpartition(":")
+        # Where every interface is meant, the address means something to this host alone.
+        host = socket.gethostname() if host in _EVERYWHERE else host
+        return f"{TLS_PREFIX if uses_tls else ''}{host}:{port}"
 
     def open(
         self, nats_login: NatsLogin, *, inbox_prefix: str, jetstream_api: str = "$JS.API", replicas: int = 0

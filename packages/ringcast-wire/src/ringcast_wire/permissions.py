@@ -55,8 +55,8 @@ class Worker:
     stores: dict[str, list[str]] = field(default_factory=dict)
 
     @property
-    def told(self) -> str:
-        """Where it takes part."""
+    def scope(self) -> str:
+        """The stores and keys in which it takes part."""
         return "; ".join(f"{store}/{','.join(keys)}" for store, keys in self.stores.items())
 
 
@@ -104,13 +104,15 @@ def callout_user() -> User:
 
 
 def tools_user(stores: Sequence[str]) -> User:
-    """`ringcast topology`, `groups`, `lag` and `why`: reads the buckets of the stores, with requests alone, asks
-    workers how far they are, and writes the seals of groups (`ringcast groups reset`) and what operators want of keys
-    of exclusive ownership. It may read the last event of each partition. It can make nothing else on the server."""
+    """`ringcast topology`, `groups`, `lag`, `why` and `cluster list`: reads the buckets of the stores and who is there,
+    with requests alone, asks workers how far they are, and writes the seals of groups (`ringcast groups reset`) and
+    what operators want of keys of exclusive ownership. It may read the last event of each partition. It can make
+    nothing else on the server."""
     kinds = (names.meta_bucket, names.nodes_bucket, names.groups_bucket, names.owners_bucket, names.wishes_bucket)
     of_stores = [make(store) for make in kinds for store in stores]
     buckets = [names.LEASES_BUCKET, *of_stores]
     publish = [f"{WORKER_API}.{verb}.KV_{bucket}" for bucket in buckets for verb in ("STREAM.INFO", "DIRECT.GET")]
+    publish += [f"{WORKER_API}.{verb}.KV_{names.CLUSTER_BUCKET}" for verb in ("STREAM.INFO", "STREAM.MSG.GET")]
     publish += [names.fetch_subject(store, "*", names.FETCH_HEADS) for store in stores]
     publish += [f"$KV.{names.groups_bucket(store)}.{names.seal_key('*', '*', '*')}" for store in stores]
     for store in stores:
@@ -125,7 +127,7 @@ def tools_user(stores: Sequence[str]) -> User:
 
 
 def cluster_tools_user(stores: Sequence[str] = ()) -> User:
-    """`ringcast cluster` and `top`: reads who is there, asks the workers of the stores how far they are, and writes
+    """`ringcast cluster` and `top`: watches who is there, asks the workers of the stores how far they are, and writes
     which processes are to drain. It is in the account of the config service, whose streams only that account may
     watch."""
     bucket = names.CLUSTER_BUCKET
@@ -151,7 +153,7 @@ def worker_user(worker: Worker, *, prefix: str, partitions: int) -> User:
     for store, keys in worker.stores.items():
         publish += owner_subjects(worker.worker_id, store, keys)
     listen = [inbox, *requests_to(worker)]
-    return User(worker.worker_id, publish, listen, f"A worker of {worker.told}.")
+    return User(worker.worker_id, publish, listen, f"A worker of {worker.scope}.")
 
 
 def agent_user(agent: Worker, *, prefix: str, partitions: int) -> User:
@@ -164,7 +166,7 @@ def agent_user(agent: Worker, *, prefix: str, partitions: int) -> User:
     for worker in agent_workers(agent):
         publish += worker_subjects(worker, prefix=prefix, partitions=partitions)
     inboxes = [f"{names.inbox_prefix(name)}.>" for name in agent_names(agent)]
-    why = f"A heartbeat agent of {agent.told}."
+    why = f"A heartbeat agent of {agent.scope}."
     listen = [*inboxes, *requests_to(agent)]
     return User(agent.worker_id, list(dict.fromkeys(publish)), listen, why)
 

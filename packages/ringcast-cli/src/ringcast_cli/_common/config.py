@@ -31,6 +31,7 @@ class CliConfig:
 
     servers: tuple[str, ...]
     service: str
+    """Addresses with commas between; empty: those that are registered in ``cluster_store``."""
     service_tls_ca_file: str
     service_tls_cert_file: str
     service_tls_key_file: str
@@ -67,7 +68,8 @@ def resolve(flags: Mapping[str, Any], env: Mapping[str, str] | None = None) -> C
     """
     env = os.environ if env is None else env
     path, in_file = _read_file(flags, env)
-    resolved = {}
+    resolved: dict[str, Any] = {}
+    by_default = set()
     for name, setting in _SETTINGS.items():
         variable = ENV_PREFIX + name.upper()
         if flags.get(name) is not None:
@@ -78,11 +80,14 @@ def resolve(flags: Mapping[str, Any], env: Mapping[str, str] | None = None) -> C
             raw, source = in_file[name], f"file {path}"
         else:
             raw, source = setting.default(env), None
+            by_default.add(name)
         try:
             resolved[name] = setting.parse(name, raw)
         except InvalidInputError as error:
             where = f" ({source})" if source else ""
             raise InvalidInputError(f"{error}{where}", field=name) from None
+    if "service" in by_default and resolved["cluster_store"]:
+        resolved["service"] = ""  # an address that was given counts, wherever the store was named
     return CliConfig(**resolved)
 
 

@@ -79,7 +79,7 @@ _SHARED: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
         {
             "metavar": "ADDRESS",
             "help": "Metadata store of the cluster: nats://host:4222/config_cluster or etcd://host:2379/ringcast"
-            " [env: RINGCAST_CLUSTER_STORE].",
+            " [env: RINGCAST_CLUSTER_STORE]. Without --service, a config service is found there.",
         },
     ),
     "reason": (
@@ -173,14 +173,15 @@ def shared_options(*which: str) -> Callable[[F], F]:
     """Adds the named ones of ``servers``, ``service``, ``agent``, ``cluster_store``, ``etcd``, ``key_ring`` and
     ``timeout``.
 
-    Always ``config_file`` and ``json``.
+    Always ``config_file`` and ``json``; with ``service`` also what it takes to find one and to log in there.
     """
 
     def add(command: F) -> F:
         names = [*which, "config_file", "json"]
         if "service" in names:
             after = names.index("service") + 1
-            names[after:after] = [*_LOGIN, "reason"]
+            found_by = [] if "cluster_store" in names else ["cluster_store"]
+            names[after:after] = [*_LOGIN, *found_by, "reason"]
         for group, of_group in (("agent", _AGENT), ("etcd", _ETCD)):
             if group in names:
                 names[names.index(group) : names.index(group) + 1] = of_group

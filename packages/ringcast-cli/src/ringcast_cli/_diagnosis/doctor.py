@@ -58,6 +58,8 @@ _AS_ADMIN: Final = "call it as an admin of '*'"
 
 def services_answer(facts: Facts) -> Iterator[Finding]:
     """Each address has an instance that serves reads, writes and the bus."""
+    if not facts.services:
+        yield _failure("config services", facts.why("services"), "see whether they run", "ringcastservicedown")
     for seen in facts.services:
         about = f"config service {seen.address}"
         if not seen.reachable:

@@ -18,6 +18,7 @@ from ringcast_wire import NatsLogin, PermissionDeniedError, RingcastError, Unaut
 
 from ringcast_cli._common.client import service_client
 from ringcast_cli._common.config import CliConfig
+from ringcast_cli._common.services import found_services
 from ringcast_cli._diagnosis.doctor import is_local, split_address
 from ringcast_cli._diagnosis.doctor_model import Facts, SeenCertificate, SeenFile, SeenMember, SeenService, Waiting
 
@@ -36,7 +37,9 @@ async def gather(config: CliConfig, only: str | None, patience_s: float) -> Fact
     problems: dict[str, str] = {}
     given, config = config, replace(config, key_ring="")  # nobody needs a value
     login = _login(problems)
-    services = [await _service(config, address) for address in config.service.split(",")]
+    if not config.service:
+        config = replace(config, service=await _tried("services", problems, lambda: _found(config)) or "")
+    services = [await _service(config, address) for address in _addresses(config)]
     found = Facts(time.time(), tuple(services), problems=problems)
     found = await _of_stores(config, only, found)
     found = replace(found, **await _of_bus(config, login, problems))
@@ -51,6 +54,16 @@ async def gather(config: CliConfig, only: str | None, patience_s: float) -> Fact
         certificates=tuple([each async for each in _certificates(config, login)]),
         clear=tuple(_clear(config, login)),
     )
+
+
+async def _found(config: CliConfig) -> str:
+    """Where the config services are that are registered in the cluster."""
+    async with found_services(config) as addresses:
+        return ",".join(addresses())
+
+
+def _addresses(config: CliConfig) -> list[str]:
+    return config.service.split(",") if config.service else []
 
 
 async def _tried(name: str, problems: dict[str, str], look: Callable[[], Awaitable[T]]) -> T | None:
@@ -165,19 +178,18 @@ async def _lags(
 async def _members(config: CliConfig) -> tuple[SeenMember, ...]:
     from ringcast_meta.cluster import members_of
 
-    from ringcast_cli._fleet.members import opened_cluster
+    from ringcast_cli._fleet.members import read_cluster
 
-    async with opened_cluster(config) as (_, cache):
-        return tuple(
-            SeenMember(
-                str(member.kind),
-                member.id,
-                member.record.version if member.record is not None else "",
-                member.report_age_s if member.stale and member.record is not None else None,
-                member.problem,
-            )
-            for member in members_of(cache.entries())
+    return tuple(
+        SeenMember(
+            str(member.kind),
+            member.id,
+            member.record.version if member.record is not None else "",
+            member.report_age_s if member.stale and member.record is not None else None,
+            member.problem,
         )
+        for member in members_of(await read_cluster(config))
+    )
 
 
 # ---- this host
@@ -204,7 +216,7 @@ def _files(config: CliConfig, login: NatsLogin | None) -> Iterator[SeenFile]:
 
 def _clear(config: CliConfig, login: NatsLogin | None) -> Iterator[str]:
     service_tls = bool(config.service_tls_ca_file or config.service_tls_cert_file)
-    for address in config.service.split(","):
+    for address in _addresses(config):
         if not (service_tls or address.startswith("tls://") or is_local(address)):
             yield f"config service {address}"
     nats_tls = login is not None and bool(login.tls_ca_file or login.tls_cert_file)
@@ -216,7 +228,7 @@ def _clear(config: CliConfig, login: NatsLogin | None) -> Iterator[str]:
 async def _certificates(config: CliConfig, login: NatsLogin | None) -> Any:
     """Those that servers show, and our own."""
     service = (config.service_tls_ca_file, config.service_tls_cert_file, config.service_tls_key_file)
-    for address in config.service.split(","):
+    for address in _addresses(config):
         if any(service) or address.startswith("tls://"):
             yield await _shown(f"certificate of config service {address}", address, service, config.timeout_s, ["h2"])
     if login is not None:

@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ringcast.fleet import FleetReader, KeyLag, WorkerLag
 from ringcast_client import ConfigServiceClient
-from ringcast_wire import ErrorCode, NodePhase, RingcastError
+from ringcast_wire import ErrorCode, NodePhase, RingcastError, event_within
 from ringcast_wire.reports import WorkerKind, WorkerReport
 
 from ringcast_cli._common.client import service_client
-from ringcast_cli._common.config import DEFAULT_SERVICE, CliConfig
+from ringcast_cli._common.config import CliConfig
 from ringcast_cli._common.output import visible
 from ringcast_cli._fleet.lag_command import seconds
-
-if TYPE_CHECKING:
-    from ringcast_meta import LocalCache
 
 MOST_KEYS: Final = 256
 """Keys whose workers are asked in one look; the others are left out, and that is said."""
@@ -85,12 +82,8 @@ class Fleet:
     for a store of ``stores`` that the first look does not find: no later one would have its workers.
     """
 
-    def __init__(
-        self, config: CliConfig, stores: Sequence[str], patience_s: float, cache: LocalCache | None = None
-    ) -> None:
-        """``cache``: what stands in the cluster's store, to find a config service where the settings name none."""
+    def __init__(self, config: CliConfig, stores: Sequence[str], patience_s: float) -> None:
         self._config = config
-        self._cache = cache
         self._wanted = stores
         self._patience_s = patience_s
         self._stack = AsyncExitStack()
@@ -138,8 +131,7 @@ class Fleet:
 
     async def looked(self, within_s: float) -> None:
         """Returns after the first look of :meth:`run`, or when it takes longer than that."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._looked.wait(), within_s)
+        await event_within(self._looked, within_s)
 
     def latest(self, most_s: float) -> FleetLook:
         """The last look of :meth:`run`. One that is older than that is not whole."""
@@ -158,7 +150,8 @@ class Fleet:
             return self._known
         try:
             if self._client is None:
-                self._client = await self._stack.enter_async_context(service_client(self._of_service()))
+                soon = replace(self._config, timeout_s=min(self._config.timeout_s, _SERVICE_WAIT_S))
+                self._client = await self._stack.enter_async_context(service_client(soon))
             if self._wanted:
                 found = [await self._client.get_store(store) for store in dict.fromkeys(self._wanted)]
             else:
@@ -172,17 +165,6 @@ class Fleet:
         self._known = {each.name: [key.name for key in each.keys if key.deletion is None] for each in found}
         self._known_at = now
         return self._known
-
-    def _of_service(self) -> CliConfig:
-        """How a config service is reached: one that has registered, unless the settings name one."""
-        config = replace(self._config, timeout_s=min(self._config.timeout_s, _SERVICE_WAIT_S))
-        if self._cache is None or config.service != DEFAULT_SERVICE:
-            return config
-        from ringcast_meta.cluster import service_addresses
-
-        scheme = "tls://" if config.service_tls_ca_file or config.service_token_file else ""
-        found = [f"{scheme}{address}" for address in service_addresses(self._cache.entries())]
-        return replace(config, service=",".join(found)) if found else config
 
     async def _ask(self, stores: Mapping[str, Sequence[str]], missing: list[str]) -> list[KeyLag]:
         turns = asyncio.Semaphore(_STORES_AT_ONCE)

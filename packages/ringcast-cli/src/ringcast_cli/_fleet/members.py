@@ -14,7 +14,7 @@ from ringcast_cli._common.config import CliConfig
 from ringcast_cli._common.metadata import opened_store
 
 if TYPE_CHECKING:
-    from ringcast_meta import LocalCache, MetadataStore
+    from ringcast_meta import Entry, LocalCache, MetadataStore
     from ringcast_meta.cluster import AgentLoad, Member, ServiceLoad
 
 MEMBER_COLUMNS: Final = ["kind", "id", "state", "address", "version", "up", "reported", "load"]
@@ -22,20 +22,30 @@ MEMBER_COLUMNS: Final = ["kind", "id", "state", "address", "version", "up", "rep
 
 @asynccontextmanager
 async def opened_cluster(config: CliConfig) -> AsyncIterator[tuple[MetadataStore, LocalCache]]:
-    """The store, and all that stands in it."""
+    """The store, and all that stands in it, as it changes."""
     from ringcast_meta import LocalCache
 
+    async with opened_store(config, _cluster_store(config)) as store:
+        await store.get("services.~")  # a watch goes on trying where no server answers; a read says so
+        async with LocalCache(store) as cache:
+            await cache.wait_complete(config.timeout_s)
+            yield store, cache
+
+
+async def read_cluster(config: CliConfig) -> dict[str, Entry]:
+    """All that stands in the store, once: the user ``tools`` of NATS may do that, and may not watch."""
+    async with opened_store(config, _cluster_store(config)) as store:
+        return {entry.key: entry for entry in await store.read()}
+
+
+def _cluster_store(config: CliConfig) -> str:
     if not config.cluster_store:
         raise InvalidInputError(
             "cluster_store is not given: --cluster-store or RINGCAST_CLUSTER_STORE names the metadata store that config"
             " services and agents register in",
             field="cluster_store",
         )
-    async with opened_store(config, config.cluster_store) as store:
-        await store.get("services.~")  # a watch goes on trying where no server answers; a read says so
-        async with LocalCache(store) as cache:
-            await cache.wait_complete(config.timeout_s)
-            yield store, cache
+    return config.cluster_store
 
 
 def members_headline(cache: LocalCache, members: list[Member]) -> str:

@@ -72,7 +72,7 @@ async def _top(config: CliConfig, stores: tuple[str, ...], once: bool, every_s: 
         cache = None
         if config.cluster_store:
             _, cache = await stack.enter_async_context(opened_cluster(config))
-        fleet = await stack.enter_async_context(Fleet(config, stores, patience_s, cache))
+        fleet = await stack.enter_async_context(Fleet(config, stores, patience_s))
         if once:
             await fleet.look()
             await asyncio.sleep(every_s)

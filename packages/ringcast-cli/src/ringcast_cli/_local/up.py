@@ -9,13 +9,13 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from ringcast_wire import RingcastError, UnavailableError
+from ringcast_wire import RingcastError, UnavailableError, names
 
 from ringcast_cli._local.child import Child
 from ringcast_cli._local.data_dir import DataDir, write_atomically
@@ -42,6 +42,7 @@ class Running:
 
     nats: str
     service: str
+    cluster_store: str
     data_dir: str
     pid: int
 
@@ -67,7 +68,7 @@ async def run_up(options: UpOptions, *, pid: int, on_ready: Callable[[Running], 
                     await starting
                 return
             children, nats, service = await starting
-            running = Running(nats, service, str(data.path), pid)
+            running = Running(nats, service, _cluster_store(nats), str(data.path), pid)
             if options.ready_file is not None:
                 stack.callback(options.ready_file.unlink, missing_ok=True)
                 _write_ready_file(options.ready_file, running)
@@ -116,6 +117,7 @@ async def _start_service(
     command = [
         *(sys.executable, "-m", "ringcast_config_service"),
         *("--nats", nats_url),
+        *("--cluster-store", _cluster_store(nats_url)),
         *("--database", f"sqlite:{data.database}"),
         *("--listen", f"{_HOST}:{options.grpc_port}"),
         *("--metrics-listen", f"{_HOST}:0"),
@@ -173,6 +175,11 @@ def nats_server_binary() -> Path:
     raise RingcastError(f"nats-server is not installed; {_INSTALL}")
 
 
+def _cluster_store(nats_url: str) -> str:
+    """Where the config service registers."""
+    return f"{nats_url}/{names.CLUSTER_BUCKET}"
+
+
 def _nats_url(ports_file: Path) -> str | None:
     """The client address in a ports file, or ``None`` while it is not complete."""
     try:
@@ -196,8 +203,7 @@ def _check_port_free(field: str, port: int) -> None:
 
 
 def _write_ready_file(path: Path, running: Running) -> None:
-    document = {"nats": running.nats, "service": running.service, "data_dir": running.data_dir, "pid": running.pid}
     try:
-        write_atomically(path, document)
+        write_atomically(path, asdict(running))
     except OSError as error:
         raise RingcastError(f"ready file {path} can't be written: {error.strerror}", field="ready_file") from None

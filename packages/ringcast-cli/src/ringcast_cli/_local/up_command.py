@@ -69,10 +69,14 @@ def _greet(running: Running) -> None:
     click.echo("Ringcast is up. Ctrl-C stops it.")
     click.echo(f"  NATS            {running.nats}")
     click.echo(f"  config service  {running.service}")
+    click.echo(f"  cluster         {running.cluster_store}")
     click.echo(f"  data            {running.data_dir}")
-    if (running.nats, running.service) != ("nats://127.0.0.1:4222", DEFAULT_SERVICE):
-        click.echo("In another terminal:")
-        click.echo(f"  export RINGCAST_SERVERS={running.nats} RINGCAST_SERVICE={running.service}")
+    cluster = f"RINGCAST_CLUSTER_STORE={running.cluster_store}"
+    click.echo("In another terminal:")
+    if (running.nats, running.service) == ("nats://127.0.0.1:4222", DEFAULT_SERVICE):
+        click.echo(f"  export {cluster}    # for `ringcast cluster`; the rest needs no setting")
+    else:
+        click.echo(f"  export RINGCAST_SERVERS={running.nats} RINGCAST_SERVICE={running.service} {cluster}")
 
 
 COMMANDS: Final = {"up": up}

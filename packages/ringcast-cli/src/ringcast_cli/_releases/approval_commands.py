@@ -23,8 +23,8 @@ from ringcast_cli._releases.release_words import approval_words
 def approve(context: click.Context, store: str, number: int, digest: str) -> None:
     """Approve what is staged as a release, for a store whose policy wants approvals.
 
-    It takes the role approver of the store. Whoever has staged the release can't approve it, and each principal counts
-    once. The same again changes nothing.
+    It takes the role approver of the store. The principal that staged the release can't approve it, and each principal
+    counts once. The same again changes nothing.
     """
     config = settings_of(context)
 

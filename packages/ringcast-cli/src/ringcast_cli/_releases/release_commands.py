@@ -187,7 +187,7 @@ def show(context: click.Context, store: str, number: int) -> None:
 def diff(context: click.Context, store: str, number: int, conflicts: bool) -> None:
     """Print each row of a release: what it adds (+), changes (~) and deletes (-).
 
-    A row that somebody else has written since it was staged, or since it was published, is marked with "!".
+    A row that another writer changed since it was staged, or since it was published, is marked with "!".
     """
     config = settings_of(context)
 
@@ -268,9 +268,9 @@ def publish(
     """Publish a staged release, and wait until it is done.
 
     It is refused if one of its rows was written since it was staged: `ringcast release diff --conflicts` names them.
-    Once it has begun the service goes on by itself; the same command again waits for the rest. A row that somebody
-    writes meanwhile stays as it is and is counted as skipped; the exit code is then 1. It is 1 too if the release is
-    paused, stopped or undone meanwhile.
+    Once it has begun, the service goes on without this command; the same command again waits for the rest. A row that
+    is written meanwhile stays as it is and is counted as skipped; the exit code is then 1. It is 1 too if the release
+    is paused, stopped or undone meanwhile.
 
     After each wave its gate has to be passed: within --patience it is proven that every worker has applied all of it,
     no more than --max-refused rows are refused, and both still hold after --bake. If not, the service undoes the
@@ -371,7 +371,7 @@ def wait(context: click.Context, store: str, number: int, patience: float) -> in
 def undo(context: click.Context, store: str, number: int) -> int:
     """Write back what the rows were before a release, and wait until it is done.
 
-    A row that somebody has written since it was published stays as it is and is counted as skipped; the exit code is
+    A row that was written since it was published stays as it is and is counted as skipped; the exit code is
     then 1. A release that is undone can't be published again.
     """
     return _change(context, store, number, ConfigServiceClient.undo_release, ReleaseState.UNDONE)
@@ -414,7 +414,7 @@ def _change(
         note(f"ringcast: {failure_words(done.rollout)}")
         return codes.FAILED if wanted is not done.state or wanted is ReleaseState.PUBLISHED else codes.OK
     if done.state is not wanted:
-        note(f"ringcast: {visible(done.changed_by) or 'somebody'} has changed the release meanwhile")
+        note(f"ringcast: {visible(done.changed_by) or 'another client'} has changed the release meanwhile")
         return codes.FAILED
     if done.skipped:
         note(

@@ -29,7 +29,7 @@ def rollback(context: click.Context, store: str, to: int, dry_run: bool) -> int:
     """Undo everything that was published after a release, the newest first, and wait until it is done.
 
     Each release is undone as `ringcast release undo` does it, once those after it are. Nothing is begun if one of them
-    can't be undone any more. The same command again goes on where it was cut off. A row that somebody has written since
+    can't be undone any more. The same command again goes on where it was cut off. A row that was written since
     stays as it is and is counted as skipped; the exit code is then 1.
     """
     config = settings_of(context)
@@ -61,7 +61,9 @@ def _outcome(done: list[ReleaseInfo]) -> int:
         if info.problem:
             note(f"ringcast: release {info.number} has halted, and is tried again by the service: {info.problem}")
         elif info.state is not ReleaseState.UNDONE:
-            note(f"ringcast: {visible(info.changed_by) or 'somebody'} has changed release {info.number} meanwhile")
+            note(
+                f"ringcast: {visible(info.changed_by) or 'another client'} has changed release {info.number} meanwhile"
+            )
         elif info.skipped:
             note(
                 f"ringcast: {info.skipped} rows of release {info.number} were written by another client, and stay as "

@@ -17,6 +17,7 @@ from ringcast_wire import (
     RingcastError,
     UnauthenticatedError,
     UnavailableError,
+    client_channel_options,
     shown,
 )
 
@@ -25,12 +26,9 @@ from ringcast_meta._etcd.login import EtcdLogin
 MAX_ENDPOINTS: Final = 16
 _MAX_MESSAGE_BYTES: Final = 96 * 1024 * 1024
 _OPTIONS: Final = (
-    ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
-    # etcd's members come back within seconds; the default would wait for up to two minutes.
-    ("grpc.initial_reconnect_backoff_ms", 100),
+    *client_channel_options(_MAX_MESSAGE_BYTES, max_reconnect_ms=2_000),
     # The time for one attempt: a member that has much to do takes it too, or that is far away.
     ("grpc.min_reconnect_backoff_ms", 5_000),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
     # Channels to one member would share a connection, and with it what is wrong with it.
     ("grpc.use_local_subchannel_pool", 1),
 )

@@ -45,22 +45,9 @@ class EtcdSession:
         self._reading: asyncio.Task[None] | None = None
 
     async def snapshot(self) -> tuple[list[Entry], int]:
-        answer = await self._range(limit=_PAGE)
-        self.revision = answer.header.revision
-        self._cluster = answer.header.cluster_id
-        entries: list[Entry] = []
-        size = 0
-        while True:
-            check_snapshot(self._prefix, answer.count)
-            for each in answer.kvs:
-                entry = entry_of(each, self._namespace)
-                size += len(entry.key) + len(entry.value)
-                entries.append(entry)
-            check_snapshot(self._prefix, len(entries), size)
-            if not answer.more:
-                break
-            after = answer.kvs[-1].key + b"\0"
-            answer = await self._range(key=after, limit=_PAGE, revision=self.revision)
+        entries, header = await read_pages(self._connection, self._namespace, self._prefix)
+        self.revision = header.revision
+        self._cluster = header.cluster_id
         self._keys = {entry.key for entry in entries}
         self._member = self._connection.member
         self._reading = asyncio.create_task(self._read(self.revision + 1), name=f"etcd watch {self._prefix}")
@@ -105,10 +92,8 @@ class EtcdSession:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._reading
 
-    async def _range(self, key: bytes | None = None, **more: Any) -> Any:
-        return await self._connection.call(
-            "Range", rpc.RangeRequest(key=key or self._first_key, range_end=self._range_end, **more)
-        )
+    async def _range(self, **more: Any) -> Any:
+        return await _range(self._connection, self._first_key, self._range_end, **more)
 
     async def _read(self, revision: int) -> None:
         """Reads the watch until it ends, and says why it did."""
@@ -171,6 +156,31 @@ class EtcdSession:
             self._keys.add(entry.key)
             self._deliver(Change(entry.key, entry, entry.revision))
         self.revision = entry.revision
+
+
+async def read_pages(connection: EtcdConnection, namespace: str, prefix: str) -> tuple[list[Entry], Any]:
+    """Everything below a prefix at one revision, in the order of the keys, and the header that names the revision."""
+    first_key = f"{namespace}{prefix}".encode()
+    end = range_end(first_key)
+    answer = await _range(connection, first_key, end, limit=_PAGE)
+    header = answer.header
+    entries: list[Entry] = []
+    size = 0
+    while True:
+        check_snapshot(prefix, answer.count)
+        for each in answer.kvs:
+            entry = entry_of(each, namespace)
+            size += len(entry.key) + len(entry.value)
+            entries.append(entry)
+        check_snapshot(prefix, len(entries), size)
+        if not answer.more:
+            return entries, header
+        after = answer.kvs[-1].key + b"\0"
+        answer = await _range(connection, after, end, limit=_PAGE, revision=header.revision)
+
+
+async def _range(connection: EtcdConnection, first_key: bytes, end: bytes, **more: Any) -> Any:
+    return await connection.call("Range", rpc.RangeRequest(key=first_key, range_end=end, **more))
 
 
 def entry_of(each: Any, namespace: str) -> Entry:

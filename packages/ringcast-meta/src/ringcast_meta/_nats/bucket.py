@@ -54,7 +54,7 @@ class Stored(NamedTuple):
     """``None``: the key was deleted."""
     lease_id: str | None
     ttl_s: float | None
-    """It goes by itself after so long."""
+    """The server removes the record after so long."""
     at_s: float
     """When the server stored it, by its clock (Unix time)."""
 
@@ -78,6 +78,7 @@ class _Error(msgspec.Struct):
 class _State(msgspec.Struct):
     first_seq: int = 0
     last_seq: int = 0
+    subjects: dict[str, int] | None = None
 
 
 class _Config(msgspec.Struct):
@@ -124,7 +125,7 @@ T = TypeVar("T", _StreamInfo, _ConsumerInfo, _MessageAnswer, _Acknowledgement)
 
 
 class Bucket:
-    """One bucket, over a connection that belongs to somebody else."""
+    """One bucket, over a connection that the caller owns."""
 
     def __init__(self, connection: Client, name: str, timeout_s: float, api: str = "$JS.API") -> None:
         self.name = name
@@ -149,6 +150,12 @@ class Bucket:
     async def last(self, key: str) -> Stored | None:
         """The last message of a key, from the leader of the stream; ``None`` if there is none."""
         return await self._message({"last_by_subj": self._prefix + key})
+
+    async def keys(self, prefix: str) -> list[str]:
+        """The keys below a prefix that have a message, from the leader of the stream; some of them may be deleted."""
+        request = msgspec.json.encode({"subjects_filter": self.pattern(prefix)})
+        info = await self._api(f"STREAM.INFO.{self.stream}", request, _StreamInfo)
+        return [self.key_of(subject) for subject in info.state.subjects or ()]
 
     async def next_after(self, sequence: int, prefix: str) -> Stored | None:
         """The first message below a prefix that was stored after a sequence; ``None`` if there is none."""
@@ -305,7 +312,7 @@ def stored(key: str, data: bytes, headers: dict[str, str], sequence: int, at_s: 
     ttl = headers.get(_TTL, "").removesuffix("s")
     ttl_s = float(ttl) if ttl.isascii() and ttl.isdecimal() else None
     kept = headers.get(_REVISION, "")
-    # Whoever may write a record writes its headers: one that is none must not keep others from reading the bucket.
+    # A client that may write a record writes its headers too: a malformed one must not keep others from reading it.
     named = int(kept) if kept.isascii() and kept.isdecimal() and len(kept) <= _MAX_DIGITS else 0
     revision = named if 0 < named <= sequence else sequence
     entry = None if is_marker(headers) else Entry(key, data, revision, lease_id is not None or ttl_s is not None)

@@ -24,9 +24,11 @@ from ringcast import WorkerConfig
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._common.measures import KeyMeasures, NoMetrics
 from ringcast._common.opening import Openings
+from ringcast._delivery.callbacks import Listeners
 from ringcast._protocol.partition import PartitionInput
 from ringcast._worker.reports import Reports
 from ringcast._worker.session import KeySession
+from ringcast._worker.telemetry import KeyTelemetry
 from ringcast_testkit import NatsServer
 from ringcast_wire import EventLog, Mode, Row, StoreSettings, assign
 from ringcast_wire.reports import ReportAsker, ReportRound, assignment_digest
@@ -63,12 +65,9 @@ async def _answer(
             settings,
             bus=bus,
             host=cast(Any, _Host()),
-            on_assigned=None,
-            on_revoked=None,
+            listeners=Listeners(),
             cache=None,
-            measures=KeyMeasures(NoMetrics()),
-            tracing=None,
-            log=log,
+            telemetry=KeyTelemetry(log.bind(key=KEY), KeyMeasures(NoMetrics())),
             openings=Openings(None),
         )
         session.machine.assign(partitions)

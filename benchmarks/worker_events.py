@@ -19,11 +19,13 @@ from ringcast import Change
 from ringcast._bus.bus import Delivery
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import worker_log
-from ringcast._common.measures import KeyMeasures, Metrics, NoMetrics
+from ringcast._common.measures import Metrics, NoMetrics
 from ringcast._common.opening import Openings
 from ringcast._common.stats import Stats
+from ringcast._delivery.callbacks import Listeners
 from ringcast._worker.routes import Routes
 from ringcast._worker.session import KeySession
+from ringcast._worker.telemetry import KeyTelemetry
 from ringcast.metrics import PrometheusMetrics
 from ringcast_core import row_partition
 from ringcast_wire import WIRE_VERSION, Event, FetchReply, PartitionRows, RingcastError, StoreSettings, encode, names
@@ -143,12 +145,9 @@ async def measure(variant: Variant, events: int, at_once: int) -> float:
             settings,
             bus=connection,
             host=host,
-            on_assigned=None,
-            on_revoked=None,
+            listeners=Listeners(),
             cache=None,
-            measures=KeyMeasures(variant.metrics()),
-            tracing=variant.tracing(),
-            log=log,
+            telemetry=KeyTelemetry.of("k", config, log=log, metrics=variant.metrics(), tracing=variant.tracing()),
             openings=Openings(None),
         )
         session.attach(handler)

@@ -42,6 +42,12 @@ def cli(servers: Servers, tmp_path: Path) -> Cli:
 
 
 @pytest.fixture
+def lone_cli(tmp_path: Path) -> Cli:
+    """The command, with a home of its own, which knows of no server."""
+    return Cli(tmp_path, timeout_s="30")
+
+
+@pytest.fixture
 def store(cli: Cli, store_name: str) -> str:
     """A store of 8 partitions."""
     while (made := cli("store", "create", store_name, "--partitions", 8)).code:

@@ -22,11 +22,6 @@ from tests.integration.cli_process import Cli
 T = TypeVar("T")
 
 
-@pytest.fixture
-def cli(tmp_path: Path) -> Cli:
-    return Cli(tmp_path, timeout_s="30")
-
-
 @pytest.fixture(params=["nats", "etcd"])
 def place(request: pytest.FixtureRequest) -> tuple[str, Any]:
     """The address of an empty store, and its server."""
@@ -60,37 +55,39 @@ def printed(process: ManagedProcess) -> list[dict[str, Any]]:
     return [json.loads(line) for line in list(process.log) if line.startswith("{")]
 
 
-def test_get(cli: Cli, place: tuple[str, Any]) -> None:
+def test_get(lone_cli: Cli, place: tuple[str, Any]) -> None:
     address, _ = place
     text = of_store(address, lambda store: store.create("services.a", "127.0.0.1:7420 ✓\x1b".encode()))
     raw = of_store(address, lambda store: store.create("services.b", b"\xff\x00"))
-    assert cli.ok("meta", "get", address, "services.a").out == "127.0.0.1:7420 ✓\\x1b\n"
-    assert cli.ok("meta", "get", address, "services.a", "--json").document == {
+    assert lone_cli.ok("meta", "get", address, "services.a").out == "127.0.0.1:7420 ✓\\x1b\n"
+    assert lone_cli.ok("meta", "get", address, "services.a", "--json").document == {
         "key": "services.a",
         "revision": text,
         "leased": False,
         "value": "127.0.0.1:7420 ✓\x1b",
     }
-    assert cli.ok("meta", "get", address, "services.b").out == "\\xff\\x00\n"
-    assert cli.ok("meta", "get", address, "services.b", "--json").document == {
+    assert lone_cli.ok("meta", "get", address, "services.b").out == "\\xff\\x00\n"
+    assert lone_cli.ok("meta", "get", address, "services.b", "--json").document == {
         "key": "services.b",
         "revision": raw,
         "leased": False,
         "base64": "/wA=",
     }
-    assert cli.refused("meta", "get", address, "services.c") == (f"nothing stands under key 'services.c' in {address}")
-    assert cli.refused("meta", "get", address, "services.*").startswith("key 'services.*' is not valid: 1 to 256")
+    assert lone_cli.refused("meta", "get", address, "services.c") == (
+        f"nothing stands under key 'services.c' in {address}"
+    )
+    assert lone_cli.refused("meta", "get", address, "services.*").startswith("key 'services.*' is not valid: 1 to 256")
 
 
-def test_watch(cli: Cli, place: tuple[str, Any]) -> None:
+def test_watch(lone_cli: Cli, place: tuple[str, Any]) -> None:
     address, server = place
     first = of_store(address, lambda store: store.create("services.a", b"1"))
     gone = of_store(address, lambda store: store.create("services.gone", b"1"))
     of_store(address, lambda store: store.create("other.x", b"1"))
-    once = cli.ok("meta", "watch", address, "services.", "--once")
+    once = lone_cli.ok("meta", "watch", address, "services.", "--once")
     assert (once.out, once.err) == (f"{first}\tput\tservices.a\t1\n{gone}\tput\tservices.gone\t1\n", "")
-    assert cli.ok("meta", "watch", address, "--limit", 1).out.endswith("\tput\tother.x\t1\n")
-    with watching(cli, address, "services.", "--json") as watch:
+    assert lone_cli.ok("meta", "watch", address, "--limit", 1).out.endswith("\tput\tother.x\t1\n")
+    with watching(lone_cli, address, "services.", "--json") as watch:
         watch.wait_until(lambda: len(printed(watch)) == 2)
         second = of_store(address, lambda store: store.put("services.a", b"2", last=first))
         deleted = of_store(address, lambda store: store.delete("services.gone", last=gone))
@@ -109,10 +106,10 @@ def test_watch(cli: Cli, place: tuple[str, Any]) -> None:
         assert any("event=metadata_watch.broken prefix=services." in line for line in watch.log)
 
 
-def test_a_person_is_told_when_all_is_printed(cli: Cli, place: tuple[str, Any]) -> None:
+def test_a_person_is_told_when_all_is_printed(lone_cli: Cli, place: tuple[str, Any]) -> None:
     address, _ = place
     revision = of_store(address, lambda store: store.create("a", b"1"))
-    with watching(cli, address) as watch:
+    with watching(lone_cli, address) as watch:
         watch.wait_until(lambda: f"complete at revision {revision}: 1 entries\n" in watch.log)
         deleted = of_store(address, lambda store: store.delete("a", last=revision))
         watch.wait_until(lambda: f"{deleted}\tdelete\ta\n" in watch.log)
@@ -121,9 +118,9 @@ def test_a_person_is_told_when_all_is_printed(cli: Cli, place: tuple[str, Any]) 
 
 
 @pytest.mark.parametrize("words", [("get", "a"), ("watch",)])
-def test_what_can_not_be_read_is_one_sentence(cli: Cli, nats_server: NatsServer, words: tuple[str, ...]) -> None:
+def test_what_can_not_be_read_is_one_sentence(lone_cli: Cli, nats_server: NatsServer, words: tuple[str, ...]) -> None:
     def refused(address: str) -> str:
-        return cli.refused("meta", words[0], address, *words[1:], "--timeout", 3)
+        return lone_cli.refused("meta", words[0], address, *words[1:], "--timeout", 3)
 
     nobody = ReservedPort().address
     assert refused(f"nats://{nobody}/cluster") == f"NATS at nats://{nobody} can't be reached: connection refused"
@@ -134,12 +131,12 @@ def test_what_can_not_be_read_is_one_sentence(cli: Cli, nats_server: NatsServer,
     assert refused("memory:") == "address memory: is of one process: there is nothing to look at"
 
 
-def test_a_prefix_that_is_none(cli: Cli, nats_server: NatsServer) -> None:
-    sentence = cli.refused("meta", "watch", f"{nats_server.url}/cluster", "services")
+def test_a_prefix_that_is_none(lone_cli: Cli, nats_server: NatsServer) -> None:
+    sentence = lone_cli.refused("meta", "watch", f"{nats_server.url}/cluster", "services")
     assert sentence.startswith("prefix 'services' is not valid: it must be empty, or whole words of a key with a dot")
 
 
-def test_a_credential_of_nats_without_rights(cli: Cli, tmp_path: Path) -> None:
+def test_a_credential_of_nats_without_rights(lone_cli: Cli, tmp_path: Path) -> None:
     reads = ["$JS.API.STREAM.INFO.KV_cluster", "$JS.API.STREAM.MSG.GET.KV_cluster"]
     rights = {
         "admin": {"publish": [">"], "subscribe": [">"]},
@@ -179,36 +176,41 @@ async def _guard(server: EtcdServer) -> None:
         await auth.AuthEnable(rpc.AuthEnableRequest())
 
 
-def test_a_user_of_etcd(cli: Cli, etcd_server: EtcdServer, tmp_path: Path) -> None:
+def test_a_user_of_etcd(lone_cli: Cli, etcd_server: EtcdServer, tmp_path: Path) -> None:
     address = f"etcd://{etcd_server.address}/ringcast"
     of_store(address, lambda store: store.create("a", b"1"))
     asyncio.run(_guard(etcd_server))
     (tmp_path / "secret").write_text("secret\n")
     (tmp_path / "wrong").write_text("wrong\n")
     login = ("--etcd-user", "reader", "--etcd-password-file", tmp_path / "secret")
-    assert cli.ok("meta", "get", address, "a", *login).out == "1\n"
-    assert cli.ok("meta", "watch", address, "--once", *login).out.endswith("\tput\ta\t1\n")
+    assert lone_cli.ok("meta", "get", address, "a", *login).out == "1\n"
+    assert lone_cli.ok("meta", "watch", address, "--once", *login).out.endswith("\tput\ta\t1\n")
     for words in (("get", address, "a"), ("watch", address)):
-        nobody = cli.refused("meta", *words, "--etcd-user", "nobody", "--etcd-password-file", tmp_path / "secret")
+        nobody = lone_cli.refused("meta", *words, "--etcd-user", "nobody", "--etcd-password-file", tmp_path / "secret")
         assert nobody == "etcd answers Range with 'etcdserver: permission denied' (PERMISSION_DENIED)"
-        wrong = cli.refused("meta", *words, "--etcd-user", "reader", "--etcd-password-file", tmp_path / "wrong")
+        wrong = lone_cli.refused("meta", *words, "--etcd-user", "reader", "--etcd-password-file", tmp_path / "wrong")
         assert wrong.startswith("etcd answers Authenticate with ")
-        assert cli.refused("meta", *words, "--etcd-user", "reader") == "user is given without password: both are needed"
-        assert cli.refused("meta", *words, *login[:3], tmp_path / "none") == (
+        assert (
+            lone_cli.refused("meta", *words, "--etcd-user", "reader")
+            == "user is given without password: both are needed"
+        )
+        assert lone_cli.refused("meta", *words, *login[:3], tmp_path / "none") == (
             f"etcd_password_file '{tmp_path / 'none'}' can't be read: No such file or directory"
         )
 
 
-def test_the_instances_of_the_config_service(cli: Cli, place: tuple[str, Any], nats_url: str, tmp_path: Path) -> None:
+def test_the_instances_of_the_config_service(
+    lone_cli: Cli, place: tuple[str, Any], nats_url: str, tmp_path: Path
+) -> None:
     address, _ = place
     address = address.replace("/cluster", "/config_cluster")
     options = ("--cluster-store", address)
     database = f"sqlite:{tmp_path / 'ringcast.db'}"
     with ConfigServiceProcess(tmp_path, nats_url=nats_url, database=database, options=options) as service:
         service.process.wait_until(lambda: any("event=cluster.registered" in line for line in service.process.log))
-        (entry,) = cli.ok("meta", "watch", address, "services.", "--once", "--json").documents
+        (entry,) = lone_cli.ok("meta", "watch", address, "services.", "--once", "--json").documents
         assert json.loads(entry["value"])["address"] == service.address
-        with watching(cli, address, "services.", "--json") as watch:
+        with watching(lone_cli, address, "services.", "--json") as watch:
             watch.wait_until(lambda: len(printed(watch)) == 1)
             service.process.signal(signal.SIGTERM)
             watch.wait_until(lambda: len(printed(watch)) == 2)

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-import pytest
 from ringcast_client import ConfigServiceClient, RowWrite
 from ringcast_testkit import ManagedProcess
 from ringcast_wire import RingcastError
@@ -127,24 +126,19 @@ async def write_until_killed(process: ManagedProcess, address: str, ledger: Ledg
     assert not alive
 
 
-@pytest.fixture
-def cli(tmp_path: Path) -> Cli:
-    return Cli(tmp_path)
-
-
-async def test_what_was_acknowledged_outlives_every_kill(cli: Cli, tmp_path: Path) -> None:
+async def test_what_was_acknowledged_outlives_every_kill(lone_cli: Cli, tmp_path: Path) -> None:
     """The service is killed, or ``ringcast up`` with all its children, after a random number of writes."""
     moments = random.Random(1)
     ledger = Ledger()
     for whom in ("python", "ringcast", "python", "ringcast"):
-        with running(cli, tmp_path / "data") as (process, address):
+        with running(lone_cli, tmp_path / "data") as (process, address):
             if not ledger.count:
                 async with ConfigServiceClient(address) as client:
                     await client.create_store(STORE, partition_count=PARTITIONS)
             else:
                 await check(address, ledger)
             await write_until_killed(process, address, ledger, whom, moments.randrange(50, 400))
-    with running(cli, tmp_path / "data") as (process, address):
+    with running(lone_cli, tmp_path / "data") as (process, address):
         await check(address, ledger)
         assert process.terminate() == 0
     assert ledger.count >= 200

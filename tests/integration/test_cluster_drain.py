@@ -175,9 +175,9 @@ async def test_what_a_drained_service_does_and_does_not(tmp_path: Path, nats_url
                 heads = f"config.fetch.gateway.list.{names.FETCH_HEADS}"
                 with pytest.raises(nats.errors.NoRespondersError):
                     await connection.request(heads, b"", timeout=PATIENCE_S)
-                refused = cli.refused("cluster", "drain", "nobody")
-                assert refused.startswith("no process 'nobody' is there: there are ")
-                assert refused.endswith("; workers are drained by `ringcast drain`")
+                sentence = cli.refused("cluster", "drain", "nobody")
+                assert sentence.startswith("no process 'nobody' is there: there are ")
+                assert sentence.endswith("; workers are drained by `ringcast drain`")
                 again = await asyncio.to_thread(cli.ok, "cluster", "drain", member)
                 assert "is to drain already; it is drained" in again.out
                 back = await asyncio.to_thread(cli.ok, "cluster", "activate", member, "--wait", "--json")

@@ -19,10 +19,7 @@ from unittest.mock import patch
 from ringcast import hosting
 from ringcast._coordination import agent_stream
 from ringcast.hosting import HostBus
-from ringcast_heartbeat_agent.leases import host as agent_host
-from ringcast_heartbeat_agent.leases import lease as agent_lease
 from ringcast_heartbeat_agent.leases import state as agent_state
-from ringcast_heartbeat_agent.leases import streams as agent_streams
 from ringcast_heartbeat_agent.leases.host import HostLeases
 from ringcast_heartbeat_agent.leases.registry import Registration, WorkerRegistry
 from ringcast_heartbeat_agent.leases.state import SocketPlace, State
@@ -34,7 +31,7 @@ from tests.simulation.broker import Broker
 from tests.simulation.engine import Process, Scheduler
 from tests.simulation.history import History
 from tests.simulation.jetstream import Message
-from tests.simulation.process import SimProcess, clock
+from tests.simulation.process import LOOP_TIME, SimProcess, modules_with_time
 from tests.simulation.sim_bus import SimBus
 
 HOP_S: Final = 0.0002
@@ -280,15 +277,14 @@ def _refused() -> RingcastError:
 @contextmanager
 def simulated_agent(seed: int) -> Iterator[None]:
     """Has the agent's code tell the time by its loop, and draw from the seed."""
-    time = SimpleNamespace(monotonic=clock, time=clock)
     random = Random(f"secrets of {seed}")
     secrets = SimpleNamespace(token_hex=lambda count: random.randbytes(count).hex())
     logger = logging.getLogger("ringcast_heartbeat_agent")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     with ExitStack() as stack:
-        for module in (hosting, agent_host, agent_lease, agent_streams):
-            stack.enter_context(patch.object(module, "time", time))
+        for module in modules_with_time("ringcast_heartbeat_agent"):
+            stack.enter_context(patch.object(module, "time", LOOP_TIME))
         for module in (hosting, agent_stream):
             stack.enter_context(patch.object(module, "os", SimpleNamespace(getpid=lambda: 1)))
         stack.enter_context(patch.object(hosting, "socket", SimpleNamespace(gethostname=lambda: "host")))

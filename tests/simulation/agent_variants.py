@@ -14,7 +14,7 @@ from ringcast._protocol.membership import Membership
 from ringcast.hosting import HostRecords
 
 from tests.simulation.agent import Registration, WorkerRegistry
-from tests.simulation.dispatch import ConsumerSession, Intake, KeySharedGroup
+from tests.simulation.dispatch import ConsumerSession, GroupDeadLetters, Intake, KeySharedGroup
 
 _membership_alive = Membership.alive
 _group_detach = KeySharedGroup.detach
@@ -42,7 +42,7 @@ class Variant:
             yield
 
 
-async def _nothing_to_do(*_: Any) -> None:
+async def _nothing_to_do(*_: Any, **_words: Any) -> None:
     pass
 
 
@@ -131,5 +131,10 @@ VARIANTS: Final = {
         "gives up a row that changed while a consumer had it",
         300,
         ((Intake, "settle", _settle_all),),
+    ),
+    "no_dead_letter": Variant(
+        "gives up a message though the stream has not stored its dead letter",
+        300,
+        ((GroupDeadLetters, "publish", _nothing_to_do),),
     ),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nats.js.api import StreamConfig
@@ -170,15 +171,15 @@ class Broker:
         """Writes an entry, or its deletion, whatever stands there."""
         return self._store(self._bucket(name), key, value)
 
-    def put(self, name: str, key: str, value: bytes | None, last: int) -> int:
-        """Writes an entry, or its deletion, if the key is at a revision.
+    def put(self, name: str, key: str, value: bytes | None, last: int, among: str = "") -> int:
+        """Writes an entry, or its deletion, if the key is at a revision, or the newest ``among`` keys of a pattern is.
 
         Raises:
             ConflictError: it is at another.
         """
         bucket = self._bucket(name)
-        held = bucket.entries.get(key)
-        if (held.revision if held is not None else 0) != last:
+        compared = [one for one in bucket.entries if fnmatch(one, among)] if among else [key]
+        if max((bucket.entries[one].revision for one in compared if one in bucket.entries), default=0) != last:
             raise ConflictError(key)
         return self._store(bucket, key, value)
 

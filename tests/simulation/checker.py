@@ -312,6 +312,10 @@ class Checker:
     def _on_skipped(self, worker: str, key: str, row: str, version: int) -> None:
         self._groups[worker, key].skipped[row] = version  # the last one: nothing of the row comes after it
 
+    def _on_given_up(self, worker: str, key: str, row: str, version: int) -> None:
+        if self._groups[worker, key].settled.get(row, 0) < version:
+            self._wrong("no dead letter", f"{worker} {key} {row}: version {version} was given up before it had one")
+
     # ---- the handler and acknowledgements
 
     def _on_handle(self, worker: str, key: str, partition: int, row: str, version: int, value: str | None) -> None:

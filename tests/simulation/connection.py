@@ -32,14 +32,15 @@ class SimConnection:
     failure: type[Exception] = TransientError
     """What a request that got no answer raises."""
 
-    def __init__(self, process: Process, link: Link, broker: Broker) -> None:
+    def __init__(self, process: Process, link: Link, broker: Broker, purpose: str = "") -> None:
+        """``purpose`` tells this connection of a process from the one without."""
         self.process = process
         self.link = link
         self.broker = broker
         self.loop = asyncio.get_running_loop()
         self.callbacks: dict[str, Callable[[Any], None]] = {}
         """What takes messages in, by the subject or by the head of subjects that end with ``.*``."""
-        self._owner = process.name.replace(".", "-")
+        self._owner = process.name.replace(".", "-") + purpose
         self._inboxes = 0
         broker.connections[self._owner] = self
 

@@ -6,35 +6,43 @@ All that the simulation takes from the agent's distribution for dispatch is impo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any, Final, Protocol, cast
 from unittest.mock import patch
 
-from ringcast import Change, PoisonPolicy
-from ringcast._worker.session import KeySession
-from ringcast_core import Action, row_partition
+import nats.errors
+from ringcast import Change, PoisonPolicy, UnavailableError, Worker
+from ringcast._worker.runtime import Runtime
+from ringcast_core import Action
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dispatch import consumer_session, key_shared
 from ringcast_heartbeat_agent.dispatch.consumer_session import ConsumerSession, Delivery
+from ringcast_heartbeat_agent.dispatch.dead_letters import GroupDeadLetters
 from ringcast_heartbeat_agent.dispatch.driver import Driver
 from ringcast_heartbeat_agent.dispatch.group import GroupContext
 from ringcast_heartbeat_agent.dispatch.intake import Intake
+from ringcast_heartbeat_agent.dispatch.key_follower import KeyFollower
 from ringcast_heartbeat_agent.dispatch.key_shared import KeySharedGroup
 from ringcast_heartbeat_agent.errors import StoppedError
-from ringcast_wire import AlreadyExistsError, Row
+from ringcast_heartbeat_agent.opening import Opener
+from ringcast_wire import AlreadyExistsError, RingcastError, decode_dead_letter, names
 from typing_extensions import override
 
+from tests.simulation.connection import SimConnection
+from tests.simulation.network import TransientError
 from tests.simulation.process import SimProcess, current
 
 ACK_TIMEOUT_S: Final = 3.0
 _SEEN_S: Final = 1.0
 _AGAIN_S: Final = 0.2
 
-__all__ = ["Intake", "ConsumerSession", "KeySharedGroup"]
+__all__ = ["Intake", "ConsumerSession", "GroupDeadLetters", "KeySharedGroup"]
 
 
 @dataclass(slots=True)
@@ -70,9 +78,10 @@ class DispatchSettings:
             restless_s=random.choice((2.0, 6.0, 60.0)),
         )
 
-    def config(self) -> Config:
-        """The same for the agent."""
+    def config(self, agent_id: str) -> Config:
+        """The same for an agent."""
         return Config(
+            agent_id=agent_id,
             window=self.window,
             consumer_capacity=self.capacity,
             ack_timeout_s=ACK_TIMEOUT_S,
@@ -86,133 +95,130 @@ class DispatchSettings:
 
 
 class Host(Protocol):
-    """The process that dispatches."""
+    """The process that dispatches. It runs one worker for all keys, where an agent has one for each."""
 
-    random: Random
-    worker_id: str
+    runtime: Runtime
 
     @property
-    def sessions(self) -> dict[str, KeySession]:
-        """What its worker holds."""
-
-    def note(self, kind: str, *words: Any) -> None:
-        """Adds to the history."""
+    def running(self) -> asyncio.Task[None]:
+        """Runs it."""
 
 
-class Source:
-    """A config key as its worker holds it."""
+class FollowedWorker(Worker):
+    """The worker of a :class:`KeyFollower`: the real one, but for what runs it and has its changes."""
 
-    store = "s"
-    staleness_s = 0.0
-    lease = None
-
-    def __init__(self, host: Host, key: str, partitions: int) -> None:
-        self.key = key
-        self.worker_id = host.worker_id
-        self.revoked: set[int] = set()
+    def __init__(self, host: Host, *words: Any, handler: Any, on_assigned: Any, on_revoked: Any, **given: Any) -> None:
+        super().__init__(*words, handler=handler, on_assigned=on_assigned, on_revoked=on_revoked, **given)
+        self.take: Callable[[Change], None] = handler
+        self.assigned: Callable[[str, frozenset[int]], None] = on_assigned
+        self.revoked: Callable[[str, frozenset[int]], None] = on_revoked
         self._host = host
+
+    @override
+    async def start(self) -> None:
+        runtime, running = self._host.runtime, self._host.running
+        self._life.runtime, self._life._task = runtime, running
+        await asyncio.wait(
+            (running, asyncio.ensure_future(runtime.started.wait())), return_when=asyncio.FIRST_COMPLETED
+        )
+        if running.done():
+            raise UnavailableError("the worker stopped while it was starting")
+
+
+class DeadLetterStream(SimConnection):
+    """What the agent's publisher uses of nats-py, over the connection of its process."""
+
+    failure = nats.errors.TimeoutError
+    max_payload = 1 << 20
+
+    def __init__(self, process: SimProcess, store: str, partitions: int) -> None:
+        super().__init__(process, process.link, process.broker, "-dead-letters")
+        self._process = process
+        self._stream = names.dead_stream(store)
         self._partitions = partitions
 
-    def owns(self, partition: int) -> bool:
-        """Whether a partition is this host's now."""
-        return partition not in self.revoked
+    async def publish(self, subject: str, body: bytes, *, headers: dict[str, str], timeout: float) -> None:
+        """Returns when the stream has it."""
+        assert headers[names.HEADER_MSG_ID]
+        assert timeout > 0
+        await self.ask(self._store, subject, body)
 
-    @property
-    def history(self) -> str:
-        """The history of the key's revisions."""
-        return self._session.machine.history.current if self._host.sessions else ""
-
-    def applied(self) -> Mapping[int, int]:
-        """How far each partition is."""
-        found = self._session.machine.partitions if self._host.sessions else {}
-        return {number: part.applied for number, part in found.items()}
-
-    def loaded(self) -> Collection[int]:
-        """The partitions that its worker has loaded."""
-        return self._session.machine.loaded() if self._host.sessions else ()
-
-    def rows(self) -> Iterator[Row]:
-        """The live rows."""
-        return self._session.machine.rows() if self._host.sessions else iter(())
-
-    def row_ids(self, partitions: Collection[int] | None = None) -> list[str]:
-        """Their ids: all of them, or those of these partitions."""
-        row_ids = [row.row_id for row in self.rows()]
-        if partitions is None:
-            return row_ids
-        return [row_id for row_id in row_ids if row_partition(row_id, self._partitions) in partitions]
-
-    def opened(self, change: Change) -> Change:
-        return change
-
-    def change_of(self, row_id: str) -> Change | None:
-        """A live row as it is now, as a change."""
-        number = row_partition(row_id, self._partitions)
-        part = self._session.machine.partitions.get(number) if self._host.sessions else None
-        row = part.rows.get(row_id) if part is not None else None
-        return None if row is None else Change(self.store, self.key, number, row_id, row.value, row.version)
-
-    @property
-    def _session(self) -> KeySession:
-        return self._host.sessions[self.key]
+    def _store(self, subject: str, body: bytes) -> None:
+        if self._stream not in self.broker.configs:
+            raise TransientError("no stream")
+        letter = decode_dead_letter(body, *names.parse_dead_subject(subject), self._partitions)
+        self._process.note("settled", letter.key, letter.row_id, letter.version)
 
 
 class Dispatching:
-    """The groups of one process: one of each config key, with consumers."""
+    """The groups of one process: one of each config key, with consumers, as soon as its worker is ready."""
 
-    def __init__(self, host: SimProcess, keys: tuple[str, ...], partitions: int, settings: DispatchSettings) -> None:
-        self._process = host
-        self._host = cast(Host, host)
+    def __init__(
+        self, host: Host, store: str, keys: tuple[str, ...], partitions: int, settings: DispatchSettings
+    ) -> None:
+        self._host = host
+        self._process = cast(SimProcess, host)
+        self._store = store
         self._keys = keys
         self._partitions = partitions
         self._settings = settings
+        self._workers: dict[str, FollowedWorker] = {}
         self._groups: dict[str, KeySharedGroup] = {}
-        self._sources: dict[str, Source] = {}
 
     def start(self) -> None:
-        """Makes the groups, and has consumers come."""
-        random = self._process.random
-        around = GroupContext(self._settings.config(), self._process.loop.create_task, cast(Any, DeadLetters(random)))
+        """Follows the keys, and has consumers come."""
+        process = self._process
+        config = self._settings.config(process.name.replace(".", "-"))
+        stream: Any = DeadLetterStream(process, self._store, self._partitions)
+        context = GroupContext(config, process.loop.create_task, GroupDeadLetters(stream, stream))
         for key in self._keys:
-            source = self._sources[key] = Source(self._host, key, self._partitions)
-            group = self._groups[key] = KeySharedGroup(source, "g", around, self._settings.policy)
+            make = partial(self._make, key)
+            follower = KeyFollower(config, self._store, key, None, Counter(), Opener(""), make)
+            process.loop.create_task(follower.run())
+            process.loop.create_task(self._share(follower, context))
+
+    def _make(self, key: str, *words: Any, **given: Any) -> FollowedWorker:
+        worker = self._workers[key] = FollowedWorker(self._host, *words, **given)
+        return worker
+
+    async def _share(self, follower: KeyFollower, context: GroupContext) -> None:
+        """As the agent does when the first consumer comes: it waits, and then has the rows that are there."""
+        with suppress(RingcastError):  # the process ends: its worker could not start
+            await follower.ready
+            group = KeySharedGroup(follower, "g", context, self._settings.policy)
+            follower.groups["g"] = self._groups[follower.key] = group
+            for row_id in follower.row_ids():
+                change = follower.change_of(row_id)
+                assert change is not None
+                self._received(change)
             for number in range(self._settings.consumers):
-                consumer = Consumer(f"c{number}", group, self._settings, random)
+                consumer = Consumer(f"c{number}", group, self._settings, self._process.random)
                 self._process.loop.create_task(consumer.run())
 
     def take(self, change: Change) -> None:
         """The worker's handler."""
-        self._groups[change.key].take(change)
+        self._workers[change.key].take(change)
+        if change.key in self._groups:
+            self._received(change)
 
     def assigned(self, key: str, partitions: frozenset[int]) -> None:
         """The worker's ``on_assigned``."""
-        self._sources[key].revoked.difference_update(partitions)
+        self._workers[key].assigned(key, partitions)
 
     def revoked(self, key: str, partitions: frozenset[int]) -> None:
         """The worker's ``on_revoked``."""
-        self._sources[key].revoked.update(partitions)
+        self._workers[key].revoked(key, partitions)
 
     @property
-    def lag(self) -> int:
-        """What is not settled."""
-        return sum(group.figures().lag for group in self._groups.values())
+    def unrest(self) -> str:
+        """What is not in order yet; empty if nothing."""
+        if missing := [key for key in self._keys if key not in self._groups]:
+            return f"has no group yet of {', '.join(missing)}"
+        lag = sum(group.figures().lag for group in self._groups.values())
+        return f"has {lag} messages that are not settled" if lag else ""
 
-    def close(self) -> None:
-        """Ends all."""
-        for group in self._groups.values():
-            group.close()
-
-
-class DeadLetters:
-    """Publishes dead letters, after a time."""
-
-    def __init__(self, random: Random) -> None:
-        self._random = random
-
-    async def publish(self, change: Change, **_words: Any) -> None:
-        """The stream has it."""
-        await asyncio.sleep(self._random.uniform(0.0, 0.5))
-        _note("settled", change.key, change.row_id, change.version)
+    def _received(self, change: Change) -> None:
+        _note("dispatched", change.key, change.partition, change.row_id, change.version, change.value)
 
 
 class ObservedDriver(Driver):
@@ -226,6 +232,12 @@ class ObservedDriver(Driver):
         elif isinstance(action, Action.Skip) and (message := self._intake.messages.get(action.offset)) is not None:
             _note("skipped", message.change.key, message.change.row_id, message.change.version)
         super()._do_one(action)
+
+    @override
+    def _give_up(self, offset: int) -> None:
+        change = self._intake.messages[offset].change
+        _note("given_up", change.key, change.row_id, change.version)
+        super()._give_up(offset)
 
 
 class ObservedSession(ConsumerSession):

@@ -40,8 +40,8 @@ _LOOK_S: Final = 0.5
 _SEEN_S: Final = 1.0
 
 
-class Surroundings(Protocol):
-    """What hosts share."""
+class HostWorld(Protocol):
+    """The world, as far as a host needs it: what hosts share."""
 
     seed: int
     scheduler: Scheduler
@@ -74,8 +74,8 @@ class Host(Process):
 
     store, key, group_name, staleness_s = "s", "list", "g", 0.0
 
-    def __init__(self, around: Surroundings, name: str, life: int) -> None:
-        super().__init__(around.scheduler, name, Random(f"{around.seed} {name} {life}"))
+    def __init__(self, world: HostWorld, name: str, life: int) -> None:
+        super().__init__(world.scheduler, name, Random(f"{world.seed} {name} {life}"))
         self.rate = self.random.uniform(0.995, 1.005)
         self.worker_id = name
         self.cut = False
@@ -83,7 +83,7 @@ class Host(Process):
         self.loop = SimLoop(self)
         self.lease = HostLease(name, f"{name}.{life}", self)
         self.counts = SealCounts()
-        self._around = around
+        self._world = world
         self._owned: set[int] = set()
         self._loaded: set[int] = set()
         self._applied: dict[int, int] = {}
@@ -103,7 +103,7 @@ class Host(Process):
     def crash(self) -> None:
         if self.alive:
             super().crash()
-            self._around.judge.over(self.lease.incarnation)
+            self._world.judge.over(self.lease.incarnation)
             self.loop.end()
 
     # ---- what the group asks of its source
@@ -125,7 +125,7 @@ class Host(Process):
         return iter(self._rows.values())
 
     def row_ids(self, partitions: Collection[int] | None = None) -> list[str]:
-        of = self._around.record.partition_of
+        of = self._world.record.partition_of
         return [row_id for row_id in self._rows if partitions is None or of(row_id) in partitions]
 
     def opened(self, change: Change) -> Change:
@@ -133,14 +133,14 @@ class Host(Process):
 
     def change_of(self, row_id: str) -> Change | None:
         row = self._rows.get(row_id)
-        return self._around.record.change(row) if row is not None else None
+        return self._world.record.change(row) if row is not None else None
 
     # ---- what it asks of NATS and of the service
 
     async def partition(
         self, _store: str, _key: str, partition: int, *, since: int | None = None, history: str = ""
     ) -> tuple[PartitionRows, str]:
-        record = self._around.record
+        record = self._world.record
         await self._asked()
         if self.scheduler.now < record.slow_until:
             raise UnavailableError("the service does not answer")
@@ -162,19 +162,19 @@ class Host(Process):
 
     async def read(self, keys: list[str]) -> dict[str, SealEntry]:
         await self._asked()
-        found = {key: self._around.bus.entries.get(key, SealEntry(0, None)) for key in keys}
+        found = {key: self._world.bus.entries.get(key, SealEntry(0, None)) for key in keys}
         await self._asked()
         return found
 
     async def write(self, key: str, seal: GroupSeal, *, last: int) -> int:
         await self._asked()
-        revision = self._around.bus.put(key, seal, last)
+        revision = self._world.bus.put(key, seal, last)
         await self._asked()
         return revision
 
     async def living(self, leases: set[str]) -> dict[str, str]:
         await self._asked()
-        return {lease: said for lease in leases if (said := self._around.bus.leases.get(lease)) is not None}
+        return {lease: said for lease in leases if (said := self._world.bus.leases.get(lease)) is not None}
 
     async def _asked(self) -> None:
         """One way: it takes its time, and may be lost."""
@@ -192,7 +192,7 @@ class Host(Process):
     def rest(self) -> bool:
         """Whether nothing is left to do for it."""
         figures = self._group.figures() if self._group is not None else None
-        heads = self._around.record.heads
+        heads = self._world.record.heads
         return figures is not None and not figures.lag and all(self._applied.get(p) == heads[p] for p in self._owned)
 
     async def _live(self) -> None:
@@ -217,14 +217,14 @@ class Host(Process):
     async def _leave(self, tasks: list[asyncio.Task[Any]]) -> None:
         """In order: what is in flight is answered to nobody, and the seals are given up before the lease is."""
         assert self._group is not None
-        self._around.judge.over(self.lease.incarnation)
+        self._world.judge.over(self.lease.incarnation)
         self._group.close()
         if self._keeping is not None:
             await asyncio.wait({self._keeping}, timeout=5.0)
         for task in tasks:
             task.cancel()
-        if not self.cut and self._around.bus.leases.get(self.lease.id) == self.lease.incarnation:
-            self._around.bus.revoke(self.lease.id)
+        if not self.cut and self._world.bus.leases.get(self.lease.id) == self.lease.incarnation:
+            self._world.bus.revoke(self.lease.id)
         self.soon(self.crash)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
@@ -235,7 +235,7 @@ class Host(Process):
         while True:
             sent_at = self.clock()
             if not self.cut:
-                was_there = self._around.bus.refresh(self.lease.id, self.lease.incarnation)
+                was_there = self._world.bus.refresh(self.lease.id, self.lease.incarnation)
                 if (not was_there and self.lease.until) or (self.lease.until and not self.lease.held):
                     self.lease.losses += 1
                 self.lease.until = sent_at + TTL_S * 0.98
@@ -245,19 +245,19 @@ class Host(Process):
         await asyncio.sleep(self.random.choice((0.001, 0.02, 0.2)) * self.random.random())
         if not self.cut:
             self._look_at_owned()
-            heads = self._around.record.heads
+            heads = self._world.record.heads
             for partition in sorted(self._owned):
                 if partition not in self._loaded or self._applied[partition] != heads[partition]:
                     await self._hear(partition)
         self._news.clear()
 
     def _look_at_owned(self) -> None:
-        owned = self._around.share_of(self.lease.id)
+        owned = self._world.share_of(self.lease.id)
         lost = self._owned - owned
         for partition in lost:
             self._loaded.discard(partition)
             self._applied.pop(partition, None)
-        of = self._around.record.partition_of
+        of = self._world.record.partition_of
         self._rows = {row_id: row for row_id, row in self._rows.items() if of(row_id) in owned}
         if owned != self._owned:
             self._owned = owned
@@ -266,7 +266,7 @@ class Host(Process):
 
     async def _hear(self, partition: int) -> None:
         """What is new in a partition: the first time all of it, and then change after change."""
-        record = self._around.record
+        record = self._world.record
         times = (0.0, 0.0, 0.05) if partition in self._loaded else (0.0, 0.05, 1.0)
         await asyncio.sleep(self.random.choice(times) * self.random.random())
         if partition not in self._owned or self.cut:
@@ -316,7 +316,7 @@ class Host(Process):
             return
         if not self._group.source.owns(delivery.change.partition) and self.random.random() < 0.1:
             await asyncio.sleep(1.0)  # the other host waits for it
-        if self._around.judge.answered(self.lease.incarnation, delivery.change):
+        if self._world.judge.answered(self.lease.incarnation, delivery.change):
             self._group.answer(found, [delivery.offset], [delivery.attempt])
 
     async def _seen(self, found: ConsumerSession) -> None:
@@ -338,14 +338,14 @@ class ObservedSession(ConsumerSession):
     @override
     def give(self, delivery: Delivery, *, to_be_answered: bool = True) -> None:
         host = _current_host()
-        host._around.judge.given(host.lease.incarnation, delivery.change)
+        host._world.judge.given(host.lease.incarnation, delivery.change)
         super().give(delivery, to_be_answered=to_be_answered)
 
     @override
     def end(self, error: StoppedError | None = None) -> None:
         if not self.ended:
             host = _current_host()
-            host._around.judge.evicted(host.lease.incarnation)
+            host._world.judge.evicted(host.lease.incarnation)
         super().end(error)
 
 

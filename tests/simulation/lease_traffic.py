@@ -40,9 +40,9 @@ class CountingBroker(Broker):
         self.messages += len(found) + 1
         return found
 
-    def put(self, name: str, key: str, value: bytes | None, last: int) -> int:
+    def put(self, name: str, key: str, value: bytes | None, last: int, among: str = "") -> int:
         """As a server: the acknowledgement, and one to each watch."""
-        revision = super().put(name, key, value, last)
+        revision = super().put(name, key, value, last, among)
         self.messages += 1 + sum(key.startswith(watcher.prefixes) for watcher in self.buckets[name].watchers)
         return revision
 

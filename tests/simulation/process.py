@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import time
 import traceback
 from random import Random
-from typing import Any, TypeVar
+from types import ModuleType, SimpleNamespace
+from typing import Any, Final, TypeVar
 
 from typing_extensions import override
 
@@ -79,3 +82,19 @@ def current(kind: type[P]) -> P:
 def clock() -> float:
     """The monotonic time of the process whose code is running, in seconds."""
     return asyncio.get_running_loop().time()
+
+
+def modules_with_time(package: str) -> list[ModuleType]:
+    """The modules of a package, of those that are imported, that tell the time by the module ``time``."""
+    loaded = list(sys.modules.items())
+    return [module for name, module in loaded if name.startswith(f"{package}.") and vars(module).get("time") is time]
+
+
+LOOP_TIME: Final = SimpleNamespace(
+    monotonic=clock,
+    perf_counter=clock,
+    time=clock,
+    time_ns=lambda: int(clock() * 1e9),
+    clock_gettime=lambda _clock: clock(),
+)
+"""Stands for the module ``time`` in the code of a process."""

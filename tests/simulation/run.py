@@ -11,6 +11,7 @@ from tests.simulation.checker import Checker, Violation
 from tests.simulation.dispatch import simulated_dispatch
 from tests.simulation.drills import drill
 from tests.simulation.engine import CirclesError
+from tests.simulation.exclusive import ExclusiveChecker, ExclusiveWorld, simulated_ownership
 from tests.simulation.faults import Faults
 from tests.simulation.service import simulated_service
 from tests.simulation.worker import simulated
@@ -39,11 +40,12 @@ class Outcome:
     trace: list[str] = field(default_factory=list)
 
 
-def run(seed: int, *, trace: bool = False) -> Outcome:
-    """Runs a seed; ``trace`` keeps a line of every step."""
+def run(seed: int, *, trace: bool = False, exclusive: bool = False) -> Outcome:
+    """Runs a seed, of peers or of exclusive ownership; ``trace`` keeps a line of every step."""
     lines: list[str] = []
-    world = World(seed, lines if trace else None)
+    world = (ExclusiveWorld if exclusive else World)(seed, lines if trace else None)
     with (
+        simulated_ownership(world),
         simulated(seed, world.settings.filters),
         simulated_service(world.random, world.database),
         simulated_agent(seed),
@@ -64,7 +66,7 @@ def run(seed: int, *, trace: bool = False) -> Outcome:
 
 
 def _judge(seed: int, world: World, faults: Faults) -> Outcome:
-    checker = Checker(full=world.full)
+    checker = (ExclusiveChecker if isinstance(world, ExclusiveWorld) else Checker)(full=world.full)
     violations = checker.judge(world.history)
     kinds = [fact[1] for fact in world.history.facts]
     return Outcome(

@@ -35,7 +35,7 @@ from tests.simulation.broker import Broker
 from tests.simulation.database import EPOCH_S, Database, SimDatabase
 from tests.simulation.engine import Scheduler
 from tests.simulation.history import History
-from tests.simulation.process import SimProcess, clock, current
+from tests.simulation.process import SimProcess, clock, current, modules_with_time
 from tests.simulation.sim_client import SimClient
 
 COMPACT_EVERY_S: Final = 7.0
@@ -46,7 +46,7 @@ RELAY_POLL_S: Final = 0.5
 QUEUED_EVENTS: Final = 24
 """Far fewer than the service's 8,192, so that some are left to the outbox."""
 
-_SERVICE: Final = "ringcast_config_service."
+_SERVICE: Final = "ringcast_config_service"
 STEPS_THAT_MAY_CRASH: Final = ("commit", "outbox", "published", "answer")
 
 
@@ -253,10 +253,9 @@ def simulated_service(random: Random, database: Database) -> Iterator[None]:
     logger.setLevel(logging.CRITICAL + 1)
     with ExitStack() as stack:
         stack.callback(logger.setLevel, level)
-        for name, module in list(sys.modules.items()):
-            if name.startswith(_SERVICE) and getattr(module, "time", None) is time:
-                of_database = name.startswith(f"{_SERVICE}repository.")
-                stack.enter_context(patch.object(module, "time", database_time if of_database else own_time))
+        for module in modules_with_time(_SERVICE):
+            of_database = module.__name__.startswith(f"{_SERVICE}.repository.")
+            stack.enter_context(patch.object(module, "time", database_time if of_database else own_time))
         stack.enter_context(patch.object(base, "secrets", secrets))
         stack.enter_context(patch.object(relay, "uuid", uuid))
         stack.enter_context(patch.object(relay, "MAX_QUEUED_EVENTS", QUEUED_EVENTS))

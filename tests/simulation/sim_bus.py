@@ -24,7 +24,8 @@ from ringcast._bus.refusals import Refusals
 from ringcast._common.config import WorkerConfig
 from ringcast._common.place import read_place
 from ringcast._protocol.kv_mirror import Entry
-from ringcast_wire import EventLog, UnavailableError, names
+from ringcast_wire import EventLog, UnavailableError
+from ringcast_wire.buckets import EXPECTED_AMONG
 
 from tests.simulation import jetstream
 from tests.simulation.broker import Broker, Watcher
@@ -140,7 +141,8 @@ class SimBus(SimConnection):
         bucket, key = _of_bucket(subject)
         value = None if "KV-Operation" in headers else payload
         last = int(headers["Nats-Expected-Last-Subject-Sequence"])
-        found = await self.ask(self.broker.put, bucket, key, value, last)
+        pattern = headers.get(EXPECTED_AMONG, "")
+        found = await self.ask(self.broker.put, bucket, key, value, last, _of_bucket(pattern)[1] if pattern else "")
         if isinstance(found, ConflictError):
             raise RejectedError("wrong last sequence", _WRONG_LAST_SEQUENCE)
         return int(found)
@@ -208,7 +210,8 @@ class SimBus(SimConnection):
             name = subject.rpartition(".")[2]
             self.link.send(self._pull, name, json.loads(payload), reply, lossy=True)
         elif subject.startswith(f"{_API}.DIRECT.GET."):
-            self.link.send(self._read, json.loads(payload)["multi_last"], reply, lossy=True)
+            bucket = subject.rpartition(".")[2].removeprefix("KV_")
+            self.link.send(self._read, bucket, json.loads(payload)["multi_last"], reply, lossy=True)
         else:
             self.send(subject, payload, reply, headers)
 
@@ -256,13 +259,13 @@ class SimBus(SimConnection):
             self._host.received(token, message)
             take([Delivery(message.subject, token, message.data)])
 
-    # ---- leases
+    # ---- several entries at once
 
-    def _read(self, subjects: list[str], reply: str) -> None:
+    def _read(self, bucket: str, subjects: list[str], reply: str) -> None:
         """One server's answer to a request for several keys, as JetStream's direct reads give it."""
-        prefix = f"$KV.{names.LEASES_BUCKET}."  # a host's lease has a dot in its name
+        prefix = f"$KV.{bucket}."  # a host's lease has a dot in its name
         try:
-            found = self.broker.read(names.LEASES_BUCKET, [subject.removeprefix(prefix) for subject in subjects])
+            found = self.broker.read(bucket, [subject.removeprefix(prefix) for subject in subjects])
         except TransientError:
             self.link.deliver(self.hear, [SimMessage(reply, "", b"", NO_RESPONDERS)], lossy=True)
             return

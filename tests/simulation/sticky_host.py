@@ -30,7 +30,7 @@ class Worker(Protocol):
     def __hash__(self) -> int: ...
 
 
-class Surroundings(Protocol):
+class HostWorld(Protocol):
     """The world, as far as a host needs it."""
 
     draw: Random
@@ -49,7 +49,7 @@ class Surroundings(Protocol):
 class Host:
     """One host, and the agent that runs there now."""
 
-    def __init__(self, world: Surroundings, name: str, key: str) -> None:
+    def __init__(self, world: HostWorld, name: str, key: str) -> None:
         self.name = name
         self.seen = 0
         """Processes that were seen to end."""

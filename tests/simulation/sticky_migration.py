@@ -20,7 +20,7 @@ from ringcast_wire.owner_records import Rule
 
 from tests.simulation.sticky_judge import Call, Violation
 from tests.simulation.sticky_machines import KEY, PARTITIONS, gone_among, state_of, states_among, table_among
-from tests.simulation.sticky_process import Process, Surroundings
+from tests.simulation.sticky_process import Process, ProcessWorld
 from tests.simulation.sticky_world import World
 
 _STEP_S: Final = 4.0
@@ -34,7 +34,7 @@ class MigratingProcess(Process):
 
     world: MigratingWorld
 
-    def __init__(self, world: Surroundings, worker_id: str, incarnation: int) -> None:
+    def __init__(self, world: ProcessWorld, worker_id: str, incarnation: int) -> None:
         super().__init__(world, worker_id, incarnation)
         self.guard: Guard | None = None
         """``None`` until it is registered and has then read which step there is: no call starts before that."""

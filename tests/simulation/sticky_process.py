@@ -36,7 +36,7 @@ _MISSES = 3
 """After so many readings without a table it counts as lost, as in the coordinator."""
 
 
-class Surroundings(sticky_host.Surroundings, Protocol):
+class ProcessWorld(sticky_host.HostWorld, Protocol):
     """The world, as far as a process needs it."""
 
     numbers: itertools.count[int]
@@ -75,7 +75,7 @@ class Records:
 class Process:
     """One worker process: the shell around the machines."""
 
-    def __init__(self, world: Surroundings, worker_id: str, incarnation: int) -> None:
+    def __init__(self, world: ProcessWorld, worker_id: str, incarnation: int) -> None:
         self.world, self.worker_id, self.incarnation = world, worker_id, incarnation
         draw, machines = world.draw, world.machines
         self.rate = 1.0 + draw.uniform(-CLOCK_SKEW, CLOCK_SKEW)

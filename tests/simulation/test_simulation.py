@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.agent import simulated_agent
+from tests.simulation.process import modules_with_time
 from tests.simulation.run import run
+from tests.simulation.service import simulated_service
+from tests.simulation.worker import simulated
+from tests.simulation.world import World
 
 SEEDS = 16
 """``make simulate`` runs thousands."""
@@ -38,6 +43,24 @@ def test_the_same_seed_gives_the_same_trace() -> None:
     assert once.trace == again.trace
     assert once.digest == again.digest
     assert other.digest != once.digest
+
+
+def test_the_seeds_before_decide_nothing() -> None:
+    before = run(1).digest
+    run(10)  # kills workers that have the names of those of the other seed
+    assert run(1).digest == before
+
+
+def test_no_module_of_a_process_tells_the_real_time() -> None:
+    def found() -> set[str]:
+        packages = ("ringcast", "ringcast_config_service", "ringcast_heartbeat_agent")
+        return {module.__name__ for package in packages for module in modules_with_time(package)}
+
+    world = World(0)
+    before = found()
+    with simulated(0, world.settings.filters), simulated_service(world.random, world.database), simulated_agent(0):
+        assert not found()
+    assert found() == before > {"ringcast._delivery.poison", "ringcast._worker.reports"}
 
 
 def test_the_order_of_sets_decides_nothing() -> None:

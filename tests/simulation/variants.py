@@ -19,7 +19,7 @@ from ringcast._protocol import assignment, lease_reading
 from ringcast._protocol.anti_entropy import AntiEntropyTimer, KnownRevisions
 from ringcast._protocol.assignment import GroupMembership
 from ringcast._protocol.batch_fetches import BatchFetches
-from ringcast._protocol.batches import Batch, Wanted
+from ringcast._protocol.batches import Batch, MissingRow
 from ringcast._protocol.fetches import Fetches
 from ringcast._protocol.filters import FilterPlan
 from ringcast._protocol.intake import EventIntake
@@ -99,7 +99,7 @@ def _delete_and_forget(self: Partition, row_id: str, version: int) -> Row:
     return Row(row_id, "", version, True)
 
 
-def _take_its_revision(self: Batch, wanted: Iterable[Wanted], reply: Sequence[PartitionRows]) -> bool:
+def _take_its_revision(self: Batch, wanted: Iterable[MissingRow], reply: Sequence[PartitionRows]) -> bool:
     taken = _batch_take(self, wanted, reply)
     for part in reply if taken else ():
         partition, rev = self.revs[part.partition]

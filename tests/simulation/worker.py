@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random as global_random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from ringcast._common import process as identity
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import worker_log
 from ringcast._common.process import Process as Identity
-from ringcast._delivery import calls, handler, loop_share
+from ringcast._coordination import lease
 from ringcast._protocol.actions import Ack, Action, HistoryChanged, HistoryRefused, Restored
 from ringcast._protocol.filters import FilterPlan
 from ringcast._protocol.key import KeyMachine
@@ -36,7 +37,7 @@ from tests.simulation.dispatch import Dispatching, DispatchSettings
 from tests.simulation.engine import Process, Scheduler
 from tests.simulation.history import History
 from tests.simulation.jetstream import Message
-from tests.simulation.process import SimProcess, clock, current
+from tests.simulation.process import LOOP_TIME, SimProcess, current, modules_with_time
 from tests.simulation.sim_bus import SimBus
 
 HANDLER_TRIES: Final = 3
@@ -98,18 +99,27 @@ class Application:
             self.handler = self._dispatch
 
     def _handle(self, change: Change) -> None:
+        self._worker.on_call(change, True)
         self._note("handle", change)
         self._note("handled", change)
+        self._worker.on_call(change, False)
 
     def _dispatch(self, change: Change) -> None:
         """As the agent's worker: consumers have it, now or later."""
         assert self._worker.dispatching is not None
         self._note("handle", change)
         self._worker.dispatching.take(change)
-        self._note("dispatched", change)
         self._note("handled", change)
 
     async def _wait_and_handle(self, change: Change) -> None:
+        """Takes its time, and may fail."""
+        self._worker.on_call(change, True)
+        try:
+            await self._try(change)
+        finally:
+            self._worker.on_call(change, False)
+
+    async def _try(self, change: Change) -> None:
         """Counts as handled in the end, even if it has failed every time."""
         random, settings = self._worker.random, self._worker.settings
         _, tries = self._tries.pop(id(change), (change, 0))
@@ -163,11 +173,17 @@ class Worker(SimProcess):
         self.settings = settings
         self.process: Process = self
         self.leaving = False
+        self.on_call: Callable[[Change, bool], None] = lambda _change, _begins: None
+        """Is told of each call of the handler that begins, or ends."""
+        self.on_pause: Callable[[], None] = lambda: None
+        self._running: asyncio.Task[None] | None = None
         self._tokens: dict[str, tuple[str, int, int, str]] = {}
         self._log = worker_log(_silent)
         identity = Identity()
         identity.incarnation = name
-        self.dispatching = Dispatching(self, settings.keys, *dispatch) if dispatch is not None else None
+        self.dispatching: Dispatching | None = (
+            Dispatching(self, settings.store, settings.keys, *dispatch) if dispatch is not None else None
+        )
         """It is an agent's own: what it is told goes to consumers."""
         application = Application(self)
         self.runtime = ObservedRuntime(
@@ -209,11 +225,25 @@ class Worker(SimProcess):
         self.run(self.runtime.stopping.set, ())
 
     @override
+    def pause(self) -> None:
+        self.on_pause()
+        super().pause()
+
+    @property
+    def running(self) -> asyncio.Task[None]:
+        """Runs its runtime, where it dispatches."""
+        assert self._running is not None
+        return self._running
+
+    @override
     async def live(self) -> None:
-        if self.dispatching is not None:
-            self.dispatching.start()
         with suppress(RingcastError):  # another process has its id, or nothing answers
-            await self.runtime.run()
+            if self.dispatching is None:
+                await self.runtime.run()
+            else:
+                self._running = asyncio.create_task(self.runtime.run())
+                self.dispatching.start()
+                await self._running
 
     @override
     def crash(self) -> None:
@@ -283,12 +313,13 @@ class ObservedMachine(KeyMachine):
 @contextmanager
 def simulated(seed: int, filters: int) -> Iterator[None]:
     """Has the real code draw from the seed, tell the time by its loop, and show what the promises are about."""
-    time = SimpleNamespace(monotonic=clock, perf_counter=clock, time=clock)
     before = global_random.getstate()
     global_random.seed(seed)
     with ExitStack() as stack:
-        for module in (calls, handler, identity, loop_share, session):
-            stack.enter_context(patch.object(module, "time", time))
+        for module in modules_with_time("ringcast"):
+            stack.enter_context(patch.object(module, "time", LOOP_TIME))
+        # Of this process, and so of all runs in it: workers that were killed have left their leases there.
+        stack.enter_context(patch.object(lease, "_holders", Counter()))
         stack.enter_context(patch.object(identity, "os", SimpleNamespace(getpid=lambda: 1)))
         stack.enter_context(patch.object(identity, "socket", SimpleNamespace(gethostname=lambda: "host")))
         stack.enter_context(patch.object(session, "KeyMachine", ObservedMachine))

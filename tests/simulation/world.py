@@ -48,13 +48,10 @@ class World:
         self.network = Network(self.scheduler, random)
         self.history = History()
         self.broker = Broker(self.scheduler, self.network)
-        self.full = random.random() < 0.08
+        self.full = self._is_full(random)
         self.keys = ("k",) if random.random() < 0.8 else ("k", "j")
         self.partitions = random.choice((1, 4, 8, 8, 12))
-        strategy = Strategy.RING if random.random() < 0.15 else Strategy.JUMP
-        self.store = StoreSettings(
-            partition_count=self.partitions, mode=Mode.FULL if self.full else Mode.PARTITIONED, strategy=strategy
-        )
+        self.store = self._store_settings(random)
         self.record = StoreRecord(STORE, self.store, random.choice((0, 12, 256)), 0, "h0")
         self.database = Database(self.scheduler, self._committed, self._began)
         self.workers: dict[str, Worker] = {}
@@ -62,8 +59,7 @@ class World:
         self.ghosts: list[Worker] = []
         """Processes whose id another one has been given."""
         self._hosts_random = Random(f"hosts of {seed}")
-        hosts = self._hosts_random.choice((1, 1, 2)) if seed % 16 in HOSTED and not self.full else 0
-        self.hosts = [Host(f"h{number}") for number in range(hosts)]
+        self.hosts = [Host(f"h{number}") for number in range(self._host_count(seed))]
         """Machines with an agent."""
         self._places: dict[str, Host | None] = {}
         """On which of them each worker id is."""
@@ -88,6 +84,24 @@ class World:
         self._max_payload = random.choice((1 << 20, 1 << 20, 240))
         self._retention_ms = random.choice((1_000, 5_000, 60_000))
         self.provision()
+
+    # ---- what kind of store it is: each draws the same of a seed, whatever it makes of that
+
+    def _is_full(self, random: Random) -> bool:
+        return random.random() < 0.08
+
+    def _store_settings(self, random: Random) -> StoreSettings:
+        strategy = Strategy.RING if random.random() < 0.15 else Strategy.JUMP
+        mode = Mode.FULL if self.full else Mode.PARTITIONED
+        return StoreSettings(partition_count=self.partitions, mode=mode, strategy=strategy)
+
+    def _host_count(self, seed: int) -> int:
+        return self._hosts_random.choice((1, 1, 2)) if seed % 16 in HOSTED and not self.full else 0
+
+    @property
+    def watched(self) -> str:
+        """The bucket that every worker watches."""
+        return names.nodes_bucket(STORE)
 
     def _worker_settings(self) -> WorkerSettings:
         random = self.random
@@ -206,7 +220,7 @@ class World:
         if config.name.startswith("KV_"):
             ttl_s = config.max_age or None
             return Bucket(ttl_s, self.marker_s if config.name == f"KV_{names.nodes_bucket(STORE)}" else LEASE_S)
-        return None  # dead letters, which nobody writes here
+        return None  # dead letters, which nobody reads here
 
     # ---- writes
 
@@ -340,10 +354,10 @@ class World:
                 return f"{worker.name} waits for its share"
             if worker.host is not None and worker.by_agent is worker.host.gone:
                 return f"{worker.name} has the wrong lease: {worker.lease_id}"
-            if not self.full and not self.broker.is_watched_by(worker.link, names.nodes_bucket(STORE)):
+            if not self.full and not self.broker.is_watched_by(worker.link, self.watched):
                 return f"{worker.name} does not watch"
-            if worker.dispatching is not None and worker.dispatching.lag:
-                return f"{worker.name} has {worker.dispatching.lag} messages that are not settled"
+            if worker.dispatching is not None and (unrest := worker.dispatching.unrest):
+                return f"{worker.name} {unrest}"
             for key, session in worker.sessions.items():
                 if session.machine.wake_at is not None or session.deliveries.busy:
                     return f"{worker.name} {key} waits for something"

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/log-events.md"
 LEVELS = ("debug", "info", "warning", "error", "critical")
 EVENT = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
+NAMED = re.compile(r"event=([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+)")
 # The section of the page that has the events of a distribution.
 SECTIONS = {
     "packages/ringcast": "Worker",
@@ -22,6 +23,7 @@ SECTIONS = {
     "services/heartbeat-agent": "Heartbeat agent",
     "packages/ringcast-meta": "Metadata stores",
     "packages/ringcast-spark": "Clients and Spark",
+    "packages/ringcast-groupstore": "Group stores",
 }
 
 
@@ -83,6 +85,26 @@ def test_the_page_has_every_event_and_its_level(section: str) -> None:
         if levels != set(LEVELS) and levels != set(page[event].lower().split(", "))
     }
     assert missing == set()
+
+
+def test_a_package_that_logs_has_a_section() -> None:
+    """Lines of a package that nobody looks at would be prose before long."""
+    quiet = {"packages/ringcast-testkit", *SECTIONS}
+    found = {
+        path.relative_to(ROOT).parts[:2]
+        for folder in ("packages", "services")
+        for path in (ROOT / folder).glob("*/src/**/*.py")
+        if re.search(r"^\w*log\w* = .*\bgetLogger\(", path.read_text(), re.MULTILINE | re.IGNORECASE)
+    }
+    assert {"/".join(parts) for parts in found} - quiet == set()
+
+
+def test_a_page_or_a_rule_names_only_events_that_there_are() -> None:
+    known = {event for section in set(SECTIONS.values()) for event in documented(section)}
+    pages = (*ROOT.glob("docs/*.md"), *ROOT.glob("*/*/README.md"), *ROOT.glob("infra/prometheus/*.yml"))
+    named = {(page.name, event) for page in pages for event in NAMED.findall(page.read_text())}
+    assert {(page, event) for page, event in named if event not in known} == set()
+    assert len(named) >= 50
 
 
 def test_an_event_means_one_thing() -> None:

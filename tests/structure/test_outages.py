@@ -22,11 +22,20 @@ def test_the_log_records_are_those_that_are_written() -> None:
     assert len(named) >= 15
 
 
+def test_every_row_says_where_it_shows() -> None:
+    """A row of a table whose last column is that."""
+    tables = re.findall(r"^\| after \| what happens \| where it shows \|\n\|[-|]+\|\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    rows = [line.strip("|\n").split(" | ") for table in tables for line in table.splitlines()]
+    assert [row for row in rows if len(row) != 3 or not all(cell.strip() for cell in row)] == []
+    assert len(tables) >= 6
+
+
 def test_the_metrics_alerts_and_fields_are_there() -> None:
     metrics = set(re.findall(r"`((?:config|ringcast)_[a-z_]+)", PAGE))
     fields = set(re.findall(r"`Health\.(\w+)`", PAGE))
     alerts = set(re.findall(r"`(Ringcast[A-Z]\w+)`", PAGE))
-    documented = (ROOT / "docs/observability.md").read_text()
+    pages = ("docs/observability.md", "services/heartbeat-agent/README.md")
+    documented = "".join((ROOT / name).read_text() for name in pages)
     assert {name for name in metrics if f"`{name}`" not in documented} == set()
     health = (ROOT / "packages/ringcast/src/ringcast/_worker/health.py").read_text()
     assert {name for name in fields if f"    {name}: " not in health} == set()

@@ -72,8 +72,8 @@ impl Slots {
         Ok(Self { held, space, cap: cap(partitions, occupied.len(), space, load_factor) })
     }
 
-    /// Offers `partition` to its preferences in turn. Whoever is pushed out of a full slot goes on to its own next
-    /// preference; returns the partition that is left with none, if any.
+    /// Offers `partition` to its preferences in turn. A partition that is pushed out of a full slot goes on to its own
+    /// next preference; returns the partition that is left with none, if any.
     fn propose(&mut self, partition: u32) -> Option<u32> {
         let mut claim = Claim { attempt: 0, partition };
         while claim.attempt < ATTEMPTS {

@@ -81,7 +81,7 @@ impl Ring {
         self.owner_of_hash(ring_hash(key))
     }
 
-    /// Index of the member that owns a key with this [`ring_hash`], for whoever has it at hand.
+    /// Index of the member that owns a key with this [`ring_hash`], for callers that have it at hand.
     #[must_use]
     pub fn owner_of_hash(&self, hash: u32) -> u32 {
         self.owners[self.position(hash)]

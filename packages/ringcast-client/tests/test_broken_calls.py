@@ -9,10 +9,21 @@ from typing import Any
 import grpc
 import pytest
 from ringcast_client import ConfigServiceClient
+from ringcast_client._calls import _READS
 from ringcast_wire import OutcomeUnknownError, RingcastError, UnavailableError
 from ringcast_wire.grpc import ConfigServiceServicer, add_ConfigServiceServicer_to_server, pb
 
 Breaking = tuple["Between", grpc.aio.Server, ConfigServiceClient]
+WRITES = {
+    *("GrantRole", "RevokeRole", "RevokeToken", "CreateStore", "UpdateStore", "MigrateStore", "SetStorePolicy"),
+    *("DeleteStore", "RestoreStore", "DeleteKey", "RestoreKey", "NewHistory", "RegisterSchema", "SetSchemaMode"),
+    *("Put", "Delete", "Commit", "Change", "Write", "StageRelease", "PublishRelease", "ApproveRelease"),
+    *("RevokeApproval", "PauseRelease", "ResumeRelease", "StopRelease", "UndoRelease", "DropRelease", "PinRelease"),
+    *("UnpinRelease", "ReplayDeadLetters", "DiscardDeadLetters"),
+}
+"""What changes something, and so is not made again."""
+LONG = {"VerifyAudit"}
+"""It reads the whole audit log: it is not begun again without being asked for."""
 STATUSES = ["UNAVAILABLE", "INTERNAL", "UNKNOWN", "ABORTED"]
 
 
@@ -48,6 +59,12 @@ async def breaking() -> AsyncIterator[Breaking]:
     async with ConfigServiceClient(f"127.0.0.1:{port}") as client:
         yield between, server, client
     await server.stop(None)
+
+
+def test_each_method_of_the_service_reads_or_writes() -> None:
+    methods = {method.name for method in pb.DESCRIPTOR.services_by_name["ConfigService"].methods}
+    assert methods >= WRITES
+    assert methods - WRITES - LONG == _READS
 
 
 async def write(client: ConfigServiceClient, how: str) -> None:

@@ -190,7 +190,7 @@ def test_the_background_purge_goes_on_after_an_error(
         GroupStore(path, purge_interval_s=0.005),
     ):
         assert second.wait(10)
-    assert "purging expired keys failed, and is tried again in 0.005 s: no room" in caplog.text
+    assert 'event=expired_keys.purge_failed retry_s=0.005 error="no room"' in caplog.text
 
 
 def test_a_store_that_is_forgotten_ends_its_thread(path: Path) -> None:

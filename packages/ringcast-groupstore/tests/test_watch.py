@@ -310,7 +310,8 @@ def test_a_callback_that_fails_harms_nobody(store: GroupStore, caplog: pytest.Lo
     with caplog.at_level(logging.ERROR, logger="ringcast_groupstore"):
         assert store.set("g", "k", "v") == 1
     assert heard == ["k"]
-    assert "a change callback failed on revision 1" in caplog.text
+    assert "event=change_callback.failed revision=1 error=k" in caplog.text
+    assert "LookupError: k" in caplog.text, "with the traceback"
     caplog.clear()
     store.set("other", "k", "v")
     assert caplog.text == ""

@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark_ringcast._batch.read import RingcastReader, take_snapshot
-from pyspark_ringcast._common import told
+from pyspark_ringcast._common import task_failures
 from pyspark_ringcast._common.offsets import ChangesLostError
 from pyspark_ringcast._common.options import parse_options
 from pyspark_ringcast.pipeline._session import clear_error
@@ -107,26 +107,27 @@ def test_a_value_that_does_not_fit_its_columns(store: Store, service: ConfigServ
         assert (tries, fetched(service) - before) == (4, 1)
 
 
-def test_which_errors_are_told_again() -> None:
+def test_which_errors_are_raised_again() -> None:
     final = [InvalidInputError("x"), UnknownKeyError("x"), RevisionGoneError("x"), ChangesLostError("x")]
     curable = [UnavailableError("x"), ProtocolError("x"), InternalError("x"), LimitExceededError("x", retry_after_s=1)]
-    assert [told._is_final(error) for error in (*final, *curable)] == [True] * len(final) + [False] * len(curable)
+    assert [task_failures._is_final(error) for error in final] == [True] * len(final)
+    assert [task_failures._is_final(error) for error in curable] == [False] * len(curable)
 
 
 def test_the_notes_of_errors_have_a_bound(tmp_path: Path) -> None:
     """They are as they were left; the oldest go, and one that can't be read is none."""
-    for number in range(told.MAX_NOTES + 5):
-        told._leave(tmp_path / f"{told._PREFIX}{number}-0.json", UnknownKeyError(f"no key {number}"))
-        os.utime(tmp_path / f"{told._PREFIX}{number}-0.json", (number, number))
-    assert len(list(tmp_path.iterdir())) == told.MAX_NOTES
-    assert told._found(tmp_path / f"{told._PREFIX}4-0.json") is None
-    found = told._found(tmp_path / f"{told._PREFIX}5-0.json")
+    for number in range(task_failures.MAX_NOTES + 5):
+        task_failures._leave(tmp_path / f"{task_failures._PREFIX}{number}-0.json", UnknownKeyError(f"no key {number}"))
+        os.utime(tmp_path / f"{task_failures._PREFIX}{number}-0.json", (number, number))
+    assert len(list(tmp_path.iterdir())) == task_failures.MAX_NOTES
+    assert task_failures._found(tmp_path / f"{task_failures._PREFIX}4-0.json") is None
+    found = task_failures._found(tmp_path / f"{task_failures._PREFIX}5-0.json")
     assert (type(found), str(found)) == (UnknownKeyError, "no key 5")
-    told._leave(tmp_path / f"{told._PREFIX}lost.json", ChangesLostError("gone"))
-    assert isinstance(told._found(tmp_path / f"{told._PREFIX}lost.json"), ChangesLostError)
-    (tmp_path / f"{told._PREFIX}5-0.json").write_bytes(b"{")
-    assert told._found(tmp_path / f"{told._PREFIX}5-0.json") is None
-    told._leave(tmp_path / "nowhere" / "note.json", UnknownKeyError("no key"))
+    task_failures._leave(tmp_path / f"{task_failures._PREFIX}lost.json", ChangesLostError("gone"))
+    assert isinstance(task_failures._found(tmp_path / f"{task_failures._PREFIX}lost.json"), ChangesLostError)
+    (tmp_path / f"{task_failures._PREFIX}5-0.json").write_bytes(b"{")
+    assert task_failures._found(tmp_path / f"{task_failures._PREFIX}5-0.json") is None
+    task_failures._leave(tmp_path / "nowhere" / "note.json", UnknownKeyError("no key"))
 
 
 def test_the_look_of_the_driver_refuses_no_read_that_works(forgetful_store: Store) -> None:

@@ -100,6 +100,7 @@ FROZEN = [
     "check_reason",
     "check_row",
     "check_row_id",
+    "client_channel_options",
     "dead_letter_id",
     "decode_batch_request",
     "decode_dead_letter",

@@ -179,7 +179,7 @@ def test_a_value_that_would_cost_too_much_is_refused_unseen() -> None:
     assert schema.accepts(small)
     problem = schema.problem(large)
     assert problem is not None
-    assert "characters, and this schema checks up to" in problem.said
+    assert "characters, and this schema checks up to" in problem.message
     assert not schema.accepts(large)
 
 

@@ -15,6 +15,7 @@ from ringcast._common.log import worker_log
 from ringcast._common.measures import KeyMeasures, NoMetrics
 from ringcast._common.opening import Openings
 from ringcast._common.stats import Stats
+from ringcast._delivery.callbacks import Listeners
 from ringcast._delivery.gate import Admission
 from ringcast._delivery.handler import Applier
 from ringcast._delivery.iterator import ChangeStream
@@ -181,8 +182,7 @@ class Bench:
             config,
             Stats(),
             LOG,
-            on_assigned=on_assigned,
-            on_revoked=on_revoked,
+            listeners=Listeners(on_assigned, on_revoked),
             owned=lambda _: True,
             dead_letters=cast("Any", None),
             measures=KeyMeasures(NoMetrics()),

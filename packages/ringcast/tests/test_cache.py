@@ -22,7 +22,7 @@ from ringcast_client import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, until
 
 if TYPE_CHECKING:
-    from .conftest import Store
+    from packages.ringcast.tests.conftest import Store
 
 
 def values(worker: Worker) -> dict[str, str]:

@@ -18,7 +18,7 @@ from ringcast_testkit import PATIENCE_S, History, SmallDisk, WorkerProcess
 from ringcast_wire import names
 
 if TYPE_CHECKING:
-    from .conftest import Store
+    from packages.ringcast.tests.conftest import Store
 
 LIVES = 6
 PARTITIONS = 4

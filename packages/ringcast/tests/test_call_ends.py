@@ -14,7 +14,7 @@ from ringcast._common.cancellation import Stopping
 from ringcast._common.stats import Stats
 from ringcast._coordination.sticky_ownership import ExclusiveCall
 from ringcast._coordination.sticky_times import steady_clock
-from ringcast._delivery.callbacks import OwnershipCallbacks
+from ringcast._delivery.callbacks import Listeners, OwnershipCallbacks
 from ringcast._delivery.gate import CallEndedError
 from ringcast._protocol.sticky.fence import Fence, FenceTimes
 from ringcast._protocol.sticky.ownership import Ownership
@@ -195,7 +195,7 @@ async def test_a_callback_that_waits_is_ended_too() -> None:
         await asyncio.Event().wait()
 
     callbacks = OwnershipCallbacks(
-        never_returns, None, stopping=Stopping(), stats=kept.stats, log=cast("Any", SimpleNamespace())
+        Listeners(never_returns), stopping=Stopping(), stats=kept.stats, log=cast("Any", SimpleNamespace())
     )
     callbacks.gate = kept.gate
     kept.gate.extend(kept.now())

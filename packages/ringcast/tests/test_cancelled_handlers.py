@@ -11,7 +11,7 @@ from ringcast import Change, PoisonPolicy
 from ringcast_testkit import PATIENCE_S
 
 if TYPE_CHECKING:
-    from .conftest import Store
+    from packages.ringcast.tests.conftest import Store
 
 ROWS = 24
 

@@ -13,7 +13,7 @@ from ringcast_testkit import PATIENCE_S, TcpProxy
 from ringcast_wire import Strategy
 
 if TYPE_CHECKING:
-    from .conftest import Store
+    from packages.ringcast.tests.conftest import Store
 
 ROWS = [f"row{number}" for number in range(32)]
 

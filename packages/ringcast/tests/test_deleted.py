@@ -11,7 +11,7 @@ from ringcast_testkit import PATIENCE_S
 from ringcast_wire import Strategy
 
 if TYPE_CHECKING:
-    from .conftest import Store
+    from packages.ringcast.tests.conftest import Store
 
 
 @pytest.fixture(params=[Strategy.JUMP, Strategy.STICKY])

@@ -14,10 +14,12 @@ from ringcast._common.log import worker_log
 from ringcast._common.measures import KeyMeasures, NoMetrics
 from ringcast._common.stats import Stats
 from ringcast._delivery.attempts import Attempts
-from ringcast._delivery.callbacks import OwnershipCallbacks
+from ringcast._delivery.callbacks import Listeners, OwnershipCallbacks
 from ringcast._delivery.calls import HandlerCall
+from ringcast._delivery.dead_letters import DeadLetterSender, dead_letter_of
 from ringcast._delivery.progress import DeliveryProgress
 from ringcast_testkit import PATIENCE_S
+from ringcast_wire import DeadLetter, UnavailableError, decode_dead_letter, names
 
 LOG = worker_log(logging.getLogger("ringcast"))
 
@@ -120,7 +122,7 @@ async def test_callbacks_run_one_at_a_time_and_may_fail() -> None:
         calls.append(f"{key} loses {sorted(partitions)}")
 
     stats = Stats()
-    callbacks = OwnershipCallbacks(assigned, revoked, stopping=Stopping(), stats=stats, log=LOG)
+    callbacks = OwnershipCallbacks(Listeners(assigned, revoked), stopping=Stopping(), stats=stats, log=LOG)
     async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
         tasks.create_task(callbacks.call("k", True, frozenset({1, 2})))
         await asyncio.sleep(0)
@@ -133,7 +135,7 @@ async def test_callbacks_run_one_at_a_time_and_may_fail() -> None:
 
 
 async def test_a_callback_that_is_not_there_is_not_called() -> None:
-    callbacks = OwnershipCallbacks(None, None, stopping=Stopping(), stats=Stats(), log=LOG)
+    callbacks = OwnershipCallbacks(Listeners(), stopping=Stopping(), stats=Stats(), log=LOG)
     await callbacks.call("k", True, frozenset({1}))
     assert callbacks.running_s == 0
 
@@ -143,7 +145,7 @@ async def test_a_stop_ends_a_callback_and_any_other_cancellation_is_its_failure(
         raise asyncio.CancelledError
 
     stats, stopping = Stats(), Stopping()
-    callbacks = OwnershipCallbacks(cancelled, None, stopping=stopping, stats=stats, log=LOG)
+    callbacks = OwnershipCallbacks(Listeners(cancelled), stopping=stopping, stats=stats, log=LOG)
     await asyncio.create_task(callbacks.call("k", True, frozenset({1})))
     assert stats.callback_failures == 1
     stopping.begin()
@@ -163,3 +165,55 @@ def test_partitions_of_a_delivery_are_finished_once_their_changes_are_done() -> 
     progress.done(1)
     progress.reset()
     assert progress.take_finished() == set()
+
+
+class Stream:
+    """A stream of dead letters that fails as often as it is told."""
+
+    max_bytes = 1_000_000
+
+    def __init__(self, failures: int) -> None:
+        self.sent: list[tuple[str, bytes, str]] = []
+        self.failed: list[tuple[int, str]] = []
+        self.pauses: list[float] = []
+        self.sender = DeadLetterSender(self, self._note)
+        self._failures = failures
+
+    def _note(self, letter: DeadLetter, error: Exception) -> None:
+        self.failed.append((letter.partition, str(error)))
+
+    async def publish(self, subject: str, body: bytes, message_id: str) -> None:
+        self.sent.append((subject, body, message_id))
+        if len(self.sent) <= self._failures:
+            raise UnavailableError("no answer")
+
+    async def pause(self, delay_s: float) -> None:
+        self.pauses.append(delay_s)
+
+    async def send(self, *, most: int = 10) -> bool:
+        """Sends one that is void after so many failures."""
+        letter = dead_letter_of(change(0, 7), error="bad", worker_id="w", tries=3, group="g", replays=1)
+        return await self.sender.send(
+            letter, replay_id="again", pause=self.pause, is_void=lambda: len(self.failed) >= most
+        )
+
+
+async def test_a_dead_letter_is_sent_under_one_id_until_the_stream_has_it() -> None:
+    stream = Stream(failures=2)
+    assert await stream.send()
+    (subject, body, message_id), *others = stream.sent
+    assert [sent[::2] for sent in others] == [(subject, message_id)] * 2
+    assert subject == names.dead_subject("s", "k", 0)
+    assert message_id.endswith(".again")
+    letter = decode_dead_letter(body, "k", 0, 1)
+    assert (letter.row_id, letter.version, letter.value, letter.error, letter.tries) == ("r", 7, "v", "bad", 3)
+    assert (letter.worker_id, letter.group, letter.replays, letter.observer) == ("w", "g", 1, False)
+    assert stream.failed == [(0, "no answer")] * 2
+    first_s, second_s = stream.pauses
+    assert 0.25 <= first_s <= 0.5 <= second_s <= 1.0
+
+
+async def test_a_dead_letter_is_not_sent_on_once_its_partition_is_lost() -> None:
+    stream = Stream(failures=10)
+    assert not await stream.send(most=2)
+    assert (len(stream.sent), len(stream.failed)) == (2, 2)

@@ -19,7 +19,7 @@ from ringcast_wire import ValueSealedError
 from ringcast_wire.key_ring import KeyRing, KeyRingDocument, make_key, write_key_ring
 
 if TYPE_CHECKING:
-    from .conftest import Store
+    from packages.ringcast.tests.conftest import Store
 
 DOCUMENT = KeyRingDocument(active="k1", keys={"k1": make_key()}, encrypt=["*/list"])
 CLEAR = "the clear text of a row"

@@ -18,7 +18,7 @@ from ringcast_testkit import PATIENCE_S
 from ringcast_wire import LeaseRecord, encode_record, names
 
 if TYPE_CHECKING:
-    from .conftest import Store
+    from packages.ringcast.tests.conftest import Store
 
 WAITS: dict[str, Callable[[Worker], Awaitable[None]]] = {
     "ready": lambda worker: worker.wait_ready(),

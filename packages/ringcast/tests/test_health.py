@@ -17,7 +17,7 @@ from ringcast_testkit import PATIENCE_S, until
 from ringcast_wire import limits, names
 
 if TYPE_CHECKING:
-    from .conftest import Store
+    from packages.ringcast.tests.conftest import Store
 
 
 async def test_a_handler_that_does_not_return_is_told(store: Store) -> None:

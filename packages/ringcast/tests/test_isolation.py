@@ -14,7 +14,7 @@ from ringcast_testkit import PATIENCE_S
 from ringcast_wire import names
 
 if TYPE_CHECKING:
-    from .conftest import Store
+    from packages.ringcast.tests.conftest import Store
 
 PARTITIONS = 8
 ROWS = 200

@@ -230,7 +230,7 @@ def test_an_empty_database_does_not_empty_the_worker() -> None:
         bench.compare()
         bench.compare()
         (refused,) = bench.take(HistoryRefused)
-        assert (refused.refusal.gone, refused.refusal.held) == (2, 2)
+        assert (refused.refusal.gone, refused.refusal.rows) == (2, 2)
         assert not bench.take(FetchPartition)
         assert bench.rows() == {"a": "1", "b": "1"}
         assert not bench.handed
@@ -269,17 +269,17 @@ def test_rows_that_are_all_others_are_refused_although_they_are_as_many() -> Non
 def test_a_partition_that_loses_many_rows_by_chance_is_not_too_many_of_the_key() -> None:
     """40 of 100 rows are gone, most of the first partitions: the share of the whole key is what counts."""
     history = KeyHistory(0.5)
-    history.change(NEW, held=100, live=100)
+    history.change(NEW, rows=100, live=100)
     assert [history.may_delete(gone, 20) for gone in (12, 10, 8, 6, 4)] == [True] * 5
     assert history.refusal is None
 
 
 def test_no_more_than_the_share_of_the_whole_key_is_deleted() -> None:
     history = KeyHistory(0.5)
-    history.change(NEW, held=60, live=60)
+    history.change(NEW, rows=60, live=60)
     assert [history.may_delete(gone, 20) for gone in (13, 13, 13)] == [True, True, False]
     # From the first partition on where it can't be chance: all of a thousand rows of a million.
-    history.change(OLD, held=1_000_000, live=1_000_000)
+    history.change(OLD, rows=1_000_000, live=1_000_000)
     assert not history.may_delete(1_000, 1_000)
 
 

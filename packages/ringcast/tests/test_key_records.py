@@ -332,7 +332,7 @@ async def test_a_dead_process_and_this_one_are_no_duplicates(alive: bool, incarn
     check.check.check("k", registered=False)
     async with asyncio.timeout(PATIENCE_S):
         await check.check.wait_until_alone()
-    assert not check.lease.taken
+    assert not check.lease.id_in_use
 
 
 async def test_a_live_process_is_waited_for_until_its_lease_would_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,7 +344,7 @@ async def test_a_live_process_is_waited_for_until_its_lease_would_have_ended(mon
     monkeypatch.setattr(duplicate_id, "PATIENCE_S", 0.0)
     with pytest.raises(InUseError, match="'w' is in use by another process on host h"):
         check.check.check("k", registered=False)
-    assert check.lease.taken
+    assert check.lease.id_in_use
 
 
 async def test_a_process_that_comes_after_the_registration_is_an_error_at_once() -> None:

@@ -17,9 +17,10 @@ from ringcast._protocol.key_history import Refusal
 from ringcast._protocol.snapshots import CachedPartition
 from ringcast._worker.journal import KeyJournal
 from ringcast._worker.staleness import KeyStaleness
+from ringcast._worker.telemetry import KeyTelemetry
 from ringcast_wire import ProtocolError, Row
 
-REFUSAL = Refusal(history="h2", gone=9, held=10, live=1, heads=4)
+REFUSAL = Refusal(history="h2", gone=9, rows=10, live=1, heads=4)
 
 
 @dataclass
@@ -131,7 +132,7 @@ class Journal:
         caplog.set_level(logging.DEBUG, "ringcast")
         self._caplog = caplog
         self.measures = KeyMeasures(NoMetrics())
-        self.journal = KeyJournal(worker_log(logging.getLogger("ringcast")), self.measures, None, 0.5)
+        self.journal = KeyJournal(KeyTelemetry(worker_log(logging.getLogger("ringcast")), self.measures), 0.5)
 
     def lines(self) -> list[tuple[str, str]]:
         return [(record.levelname, record.getMessage()) for record in self._caplog.records]

@@ -14,7 +14,7 @@ from ringcast._coordination.lease import LeaseHolder
 from ringcast_wire import LeaseRecord, encode_record, names
 
 if TYPE_CHECKING:
-    from .conftest import Store
+    from packages.ringcast.tests.conftest import Store
 
 OURS = LeaseRecord(incarnation="ours", host="h", pid=1, started_at_ms=1)
 OTHER = LeaseRecord(incarnation="another's", host="h", pid=2, started_at_ms=1)

@@ -22,7 +22,7 @@ from ringcast_wire import LeaseRecord, NodeRecord, encode_record, limits, names
 from ringcast_wire.buckets import BucketAnswer
 
 if TYPE_CHECKING:
-    from .conftest import Store
+    from packages.ringcast.tests.conftest import Store
 
 VALUE = encode_record(LeaseRecord(incarnation="i", host="h", pid=1, started_at_ms=1))
 

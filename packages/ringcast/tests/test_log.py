@@ -16,7 +16,7 @@ from ringcast_client import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
 
 if TYPE_CHECKING:
-    from .conftest import Store
+    from packages.ringcast.tests.conftest import Store
 
 FIELDS = ("store", "key", "worker_id", "partition")
 SOURCES = Path(ringcast.__file__).parent

@@ -24,7 +24,7 @@ from ringcast_wire import Strategy, limits, names
 from ringcast_wire.metrics import WORKER, Sample, Source
 
 if TYPE_CHECKING:
-    from .conftest import Store
+    from packages.ringcast.tests.conftest import Store
 
 OF_ANY_PROCESS = ("process_", "python_")
 

@@ -36,7 +36,7 @@ from ringcast_wire import (
 )
 
 if TYPE_CHECKING:
-    from .conftest import Store
+    from packages.ringcast.tests.conftest import Store
 
 MUTATIONS = 10_000
 PARTITIONS = 4

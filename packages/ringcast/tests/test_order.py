@@ -16,7 +16,7 @@ from ringcast_client import RowWrite
 from ringcast_testkit import PATIENCE_S
 
 if TYPE_CHECKING:
-    from .conftest import Store
+    from packages.ringcast.tests.conftest import Store
 
 ROWS = 24
 WRITES = 1_200

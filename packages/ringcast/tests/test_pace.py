@@ -225,7 +225,7 @@ def test_events_that_wait_for_a_fetch_leave_room_for_those_of_other_partitions()
         model.machine.event(
             0, Event(1, 10 + number, 11 + number, 7, [Change("r", 11 + number, False, "v")]), f"t{number}", 1.0
         )
-    assert model.pace.held == 0
+    assert model.pace.waiting == 0
     assert model.machine.handover.room == model.pace.limit
 
 

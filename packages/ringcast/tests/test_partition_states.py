@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import pytest
+import ringcast
 from ringcast._protocol.partition import (
     MAX_RELEASES,
     TRANSITIONS,
@@ -84,3 +88,47 @@ def test_a_partition_is_served_from_one_place() -> None:
     for state in PartitionState:
         partition = _partition_in(state)
         assert partition.live + partition.cached + partition.dead <= 1
+
+
+FLAGS = ("filtered", "silent", "grant", "served")
+FACTS = ("live", "cached", "replace", "dead")
+CHANGES: list[tuple[Callable[[Partition], None], tuple[bool, bool, int, bool]]] = [
+    (Partition.confirm_filter, (True, False, 0, True)),
+    (Partition.silence, (True, True, 0, False)),
+    (lambda partition: partition.receive_grant(3), (True, True, 3, False)),
+    (Partition.end_silence, (True, False, 3, False)),
+    (Partition.mark_served, (True, False, 3, True)),
+    (Partition.drop_grant, (True, False, 0, True)),
+]
+"""What changes the flags of a partition, and what they are then, one after the other."""
+
+
+@pytest.mark.parametrize("state", PartitionState)
+def test_the_flags_have_nothing_to_do_with_the_state(state: PartitionState) -> None:
+    partition = _partition_in(state)
+    facts = [getattr(partition, name) for name in FACTS]
+    for change, flags in CHANGES:
+        change(partition)
+        assert tuple(getattr(partition, name) for name in FLAGS) == flags
+        assert partition.state is state
+        assert [getattr(partition, name) for name in FACTS] == facts
+    for happened in PartitionInput:
+        if state in TRANSITIONS[happened]:
+            other = _partition_in(state)
+            other.silence()
+            other.receive_grant(4)
+            other.on(happened)
+            assert tuple(getattr(other, name) for name in FLAGS) == (False, True, 4, False)
+
+
+def test_no_other_file_changes_the_state_of_a_partition() -> None:
+    top = Path(ringcast.__file__).parent
+    found = [
+        f"{path.relative_to(top)}:{node.lineno}"
+        for path in sorted(top.rglob("*.py"))
+        if path != top / "_protocol/partition.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr in (*FLAGS, *FACTS)
+        if not (isinstance(node.value, ast.Name) and node.value.id == "self")  # an attribute of another class
+    ]
+    assert found == []

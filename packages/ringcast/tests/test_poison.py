@@ -15,7 +15,7 @@ from ringcast_wire import names
 from ringcast_wire.reports import ReportAsker, RowFailure, WorkerReport
 
 if TYPE_CHECKING:
-    from .conftest import Store
+    from packages.ringcast.tests.conftest import Store
 
 
 class Picky:

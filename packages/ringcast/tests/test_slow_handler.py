@@ -19,7 +19,7 @@ from ringcast_wire import WIRE_VERSION, Event, encode, names
 from ringcast_wire import Change as WireChange
 
 if TYPE_CHECKING:
-    from .conftest import Store
+    from packages.ringcast.tests.conftest import Store
 
 EVENTS = 100_000
 PARTITIONS = 8

@@ -13,7 +13,7 @@ from ringcast_testkit import PATIENCE_S, History, WorkerProcess, until
 from ringcast_wire import NodePhase
 
 if TYPE_CHECKING:
-    from .conftest import Store
+    from packages.ringcast.tests.conftest import Store
 
 PARTITIONS = 64
 ROWS = 640

@@ -9,7 +9,7 @@ from ringcast_client import RowWrite
 from ringcast_testkit import PATIENCE_S
 
 if TYPE_CHECKING:
-    from .conftest import Store
+    from packages.ringcast.tests.conftest import Store
 
 
 async def test_workers_hear_of_the_difference_only(store: Store) -> None:

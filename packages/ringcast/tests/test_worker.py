@@ -21,7 +21,7 @@ from ringcast_client import RowWrite
 from ringcast_testkit import PATIENCE_S
 
 if TYPE_CHECKING:
-    from .conftest import Store
+    from packages.ringcast.tests.conftest import Store
 
 
 def values(worker: Worker, key: str = "list") -> dict[str, str]:

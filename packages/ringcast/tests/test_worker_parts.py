@@ -25,7 +25,7 @@ class Subjects:
 
     def deliver(self, *numbers: int) -> None:
         for number in numbers:
-            self.partitions[number].filtered = True
+            self.partitions[number].confirm_filter()
 
 
 def test_each_partition_has_a_subject_and_all_of_them_have_one() -> None:

@@ -10,7 +10,7 @@ import pytest
 from ringcast_config_service import canaries
 from ringcast_config_service.canaries import Canaries
 from ringcast_config_service.canary import LabelledOwners, labelled_owners
-from ringcast_config_service.nats.fleet import Asked
+from ringcast_config_service.nats.fleet import FleetRound
 from ringcast_config_service.proof import Fleet, Registration
 from ringcast_config_service.repository import Canary, Release
 from ringcast_wire import WIRE_VERSION, ConditionFailedError, InvalidInputError, Mode, ReleaseState, UnavailableError
@@ -28,15 +28,15 @@ def report(*owned: int, labels: tuple[str, ...] = (), **facts: Any) -> WorkerRep
     )
 
 
-def asked(table: int = 0, **reports: WorkerReport | None) -> Asked:
+def asked(table: int = 0, **reports: WorkerReport | None) -> FleetRound:
     """A round in which all take part and answer, but for those without a report."""
     workers = {name: Registration(name, 1) for name in reports}
     fleet = Fleet(workers, dict.fromkeys(reports, "i"), table=table)
     answers = {name: each for name, each in reports.items() if each is not None}
-    return Asked(fleet, ReportRound(answers, (), {}, 0, 0.0), fleet)
+    return FleetRound(fleet, ReportRound(answers, (), {}, 0, 0.0), fleet)
 
 
-def owners(found: Asked, partitions: range = range(4)) -> LabelledOwners:
+def owners(found: FleetRound, partitions: range = range(4)) -> LabelledOwners:
     return labelled_owners(LABEL, "k", partitions, *found)
 
 
@@ -66,7 +66,7 @@ def test_the_partitions_of_workers_with_the_label_are_found() -> None:
         (asked(table=7, a=report(0, 1, 2, 3, assignment="epoch 6")), "do not go by the table of owners 7"),
     ],
 )
-def test_owners_that_are_not_certain_are_none(found: Asked, lack: str) -> None:
+def test_owners_that_are_not_certain_are_none(found: FleetRound, lack: str) -> None:
     said = owners(found)
     assert said.lack is not None
     assert lack in said.lack.sentence
@@ -90,7 +90,7 @@ class System:
     """A store, the keys of a release, and what a round with the workers of each says."""
 
     keys: dict[str, set[int]]
-    rounds: dict[str, Asked]
+    rounds: dict[str, FleetRound]
     mode: Mode = Mode.PARTITIONED
     asked: list[str] = field(default_factory=list)
 
@@ -112,7 +112,7 @@ class System:
     async def key_partitions(self, _store: str, _number: int) -> dict[str, set[int]]:
         return self.keys
 
-    async def ask_fleet(self, _nc: Any, _js: Any, _store: Any, key: str) -> Asked:
+    async def ask_fleet(self, _nc: Any, _js: Any, _store: Any, key: str) -> FleetRound:
         self.asked.append(key)
         return self.rounds[key]
 
@@ -160,7 +160,7 @@ async def test_a_partition_is_in_if_its_owners_have_the_label_in_each_key_that_i
     ],
 )
 async def test_what_can_be_no_canary_is_refused(
-    keys: dict[str, set[int]], rounds: dict[str, Asked], why: str, monkeypatch: pytest.MonkeyPatch
+    keys: dict[str, set[int]], rounds: dict[str, FleetRound], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConditionFailedError) as caught:
         await System(keys, rounds).find(monkeypatch)

@@ -7,7 +7,7 @@ from typing import Any
 import grpc.aio
 import pytest
 from ringcast_config_service.dry_waves import Judged, judged_by
-from ringcast_config_service.nats.fleet import Asked
+from ringcast_config_service.nats.fleet import FleetRound
 from ringcast_config_service.proof import Fleet, Registration
 from ringcast_wire import (
     WIRE_VERSION,
@@ -45,12 +45,12 @@ def report(*owned: int, label: bool = True, dry_wave: DryWaveReport | None = Non
     return WorkerReport(*words, spans_of(sorted(owned)), [0] * len(owned), labels=labels, dry_wave=dry_wave)
 
 
-def asked(**reports: WorkerReport | None) -> Asked:
+def asked(**reports: WorkerReport | None) -> FleetRound:
     """A round in which all take part and answer, but for those without a report."""
     workers = {name: Registration(name, 1) for name in reports}
     fleet = Fleet(workers, dict.fromkeys(reports, "i"))
     answers = {name: each for name, each in reports.items() if each is not None}
-    return Asked(fleet, ReportRound(answers, (), {}, 0, 0.0), fleet)
+    return FleetRound(fleet, ReportRound(answers, (), {}, 0, 0.0), fleet)
 
 
 def said(*judged: int, state: DryWaveState = DryWaveState.JUDGED, rows: int = 0, **facts: Any) -> DryWaveReport:

@@ -26,7 +26,7 @@ import os, signal, sys
 from ringcast_config_service.grpc.handshakes import Handshakes
 handshakes, lines = Handshakes(), sys.stdin.buffer.read().split(b"|")
 handshakes.on_failed = lambda reason, error: print(reason, error, flush=True)
-with handshakes.told():
+with handshakes.watch_stderr():
     for line in lines:
         os.write(2, line)
     print("of Python", file=sys.stderr)

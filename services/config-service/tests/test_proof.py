@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pytest
-from ringcast_config_service.proof import MAX_NAMED, Fleet, Registration, Verdict, Wanted, judge
+from ringcast_config_service.proof import MAX_NAMED, Fleet, ProofTarget, Registration, Verdict, judge
 from ringcast_wire import WIRE_VERSION
 from ringcast_wire.reports import Refusal, ReportRound, RowFailure, WorkerKind, WorkerReport, spans_of
 
@@ -299,7 +299,7 @@ class World:
         self.pass_by()
         silent = tuple(sorted(before.living.keys() - reports.keys()))
         found = ReportRound(reports, silent, {}, twice, 0.0)
-        wanted = Wanted("k", self.history, self.ranges)
+        wanted = ProofTarget("k", self.history, self.ranges)
         refused = {f"row{number}": 7 for number in range(PARTITIONS)}
         verdict = judge(wanted, before, found, self.fleet(), refused)
         return verdict, list(self._untrue(alive, answers))
@@ -364,7 +364,7 @@ def reports(*worker_ids: str, **facts: Any) -> ReportRound:
     return ReportRound(made, (), {}, 0, 0.0)
 
 
-WANTED: Final = Wanted("k", "h", {0: (2, 3), 1: (1, 1)})
+WANTED: Final = ProofTarget("k", "h", {0: (2, 3), 1: (1, 1)})
 
 
 def test_a_certificate_says_what_each_worker_has_applied() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,9 @@ def test_a_store_that_is_away_keeps_no_instance_from_serving(tmp_path: Path, nat
     ("settings", "sentence"),
     [
         (ClusterSettings(store="redis://here/x"), "cluster_store: address 'redis://here/x' is not a metadata store"),
+        (ClusterSettings(store="nats://h/b", address="h"), "cluster_address 'h' is not an address: HOST:PORT"),
+        (ClusterSettings(store="nats://h/b", address="http://h:1"), "cluster_address 'http://h:1' is not an address"),
+        (ClusterSettings(store="nats://h/b", address=f"{'h' * 256}:1"), "is not an address: HOST:PORT is expected, of"),
         (ClusterSettings(store="memory:"), "cluster_store memory: is of one process"),
         (ClusterSettings(store="etcd://h:1/x", etcd_user="u"), "cluster_store: user is given without password"),
     ],
@@ -94,3 +98,22 @@ def test_a_store_that_is_away_keeps_no_instance_from_serving(tmp_path: Path, nat
 def test_settings_that_make_no_sense(settings: ClusterSettings, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         settings.check()
+
+
+@pytest.mark.parametrize(
+    ("address", "listens", "uses_tls", "reached"),
+    [
+        ("", "127.0.0.1:7420", False, "127.0.0.1:7420"),
+        ("", "10.0.0.1:7420", True, "tls://10.0.0.1:7420"),
+        ("", "0.0.0.0:7420", False, f"{socket.gethostname()}:7420"),
+        ("", "[::]:7420", True, f"tls://{socket.gethostname()}:7420"),
+        ("config.example.org:443", "0.0.0.0:7420", False, "config.example.org:443"),
+        ("tls://[fd00::1]:443", "127.0.0.1:7420", False, "tls://[fd00::1]:443"),
+    ],
+)
+def test_the_address_that_is_registered_is_one_that_others_reach(
+    address: str, listens: str, uses_tls: bool, reached: str
+) -> None:
+    settings = ClusterSettings(store="nats://h:4222/config_cluster", address=address)
+    settings.check()
+    assert settings.reached_at(listens, uses_tls=uses_tls) == reached

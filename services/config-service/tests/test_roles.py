@@ -288,7 +288,7 @@ async def test_without_any_role_everybody_may_do_everything(stubs: Stubs) -> Non
     assert (me.principal, list(me.roles), me.unrestricted) == ("nobody", [], True)
 
 
-async def test_the_first_role_and_the_last_keep_somebody_who_may_grant(stubs: Stubs) -> None:
+async def test_the_first_role_and_the_last_keep_a_principal_that_may_grant(stubs: Stubs) -> None:
     root = stubs["root"]
     code, details = await outcome(root, "GrantRole", REQUESTS["GrantRole"])
     assert code is STATUS[InvalidInputError.code]

@@ -13,7 +13,7 @@ from ringcast_heartbeat_agent.dispatch.consumer_session import ConsumerSession, 
 from ringcast_heartbeat_agent.dispatch.group import GroupContext
 from ringcast_heartbeat_agent.dispatch.key_shared import KeySharedGroup
 from ringcast_heartbeat_agent.errors import BehindError
-from ringcast_testkit import PATIENCE_S
+from ringcast_testkit import PATIENCE_S, until
 from ringcast_testkit.dispatch import OwnsAll
 
 Make = Callable[..., KeySharedGroup]
@@ -81,14 +81,10 @@ def ack(group: KeySharedGroup, consumer: ConsumerSession, deliveries: Sequence[D
     group.answer(consumer, [each.offset for each in deliveries], [each.attempt for each in deliveries])
 
 
-async def until(condition: Callable[[], object], alive: Callable[[], None] = lambda: None) -> None:
-    """Waits for a condition, while consumers that do nothing give signs of life."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            alive()
-            if condition():
-                return
-            await asyncio.sleep(0.005)
+def kept(group: KeySharedGroup, consumer: ConsumerSession) -> int:
+    """How many changes are kept for consumers that are away, while this one, which does nothing, stays."""
+    group.seen(consumer)
+    return cast(int, group.status()["kept"])
 
 
 async def turns(count: int = 8) -> None:
@@ -239,7 +235,7 @@ async def test_what_a_consumer_with_filters_missed_while_it_was_away_is_kept_for
     await given(pay, 1)
     group.leave(pay)
     group.detach(pay)
-    await until(lambda: group.status()["kept"], alive=lambda: group.seen(ship))
+    await until(lambda: kept(group, ship))
     put(group, [2, 3], "pay-1", deleted=True)
     put(group, [4], "pay-2")
     put(group, [5], "other")
@@ -267,7 +263,7 @@ async def test_what_is_kept_is_forgotten_after_a_while_and_versions_do_not_fall(
     group.leave(everything)
     group.detach(everything)
     put(group, [2], "pay-1")
-    await until(lambda: not group.status()["kept"], alive=lambda: group.seen(ship))
+    await until(lambda: not kept(group, ship))
 
 
 async def test_rows_that_are_there_are_told_once_and_as_they_are(make: Make) -> None:

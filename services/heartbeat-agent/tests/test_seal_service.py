@@ -36,7 +36,7 @@ class Group:
     def look(self) -> None:
         """Nothing is given up."""
 
-    def taken(self, partition: int, since: Settled, *, known: bool) -> None:
+    def acquired(self, partition: int, since: Settled, *, known: bool) -> None:
         del partition, known
         self.taken_at = since
         self.changed.set()

@@ -270,7 +270,7 @@ impl Dispatcher {
         }
     }
 
-    /// The ring has changed: whoever waits for an owner may have another now.
+    /// The ring has changed: messages that wait for an owner may have another now.
     pub(super) fn reroute(&mut self, out: &mut Vec<Action>) {
         let mut waiting = std::mem::take(&mut self.ownerless);
         waiting.extend(std::mem::take(&mut self.ready).into_iter().map(|(_, offset)| offset));

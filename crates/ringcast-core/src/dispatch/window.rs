@@ -24,7 +24,7 @@ pub(super) enum Phase {
     Orphaned { due_ms: u64 },
     /// The caller's word that it is published as a dead letter.
     Lettered,
-    /// Somebody's decision.
+    /// An operator's decision.
     Blocked,
 }
 

@@ -34,7 +34,7 @@ thousand."""
 _READS: Final = frozenset(
     {
         *("Get", "Heads", "List", "History", "ListAsOf", "Diff"),
-        *("GetStore", "ListStores", "WhoAmI", "GetServiceStatus"),
+        *("GetStore", "GetStorePolicy", "ListStores", "WhoAmI", "GetServiceStatus"),
         *("ListRoles", "ListAudit", "ListDeadLetters", "CheckSchema", "ListSchemas", "GetSchema"),
         *("ListReleases", "GetRelease", "ListReleaseRows", "ProveRelease", "GetReleaseCertificate", "ListRowReleases"),
     }
@@ -105,7 +105,7 @@ class Calls:
     @property
     def address(self) -> str:
         """Where the service is; several addresses with commas between."""
-        return self._fixed or self._endpoints.told
+        return self._fixed or self._endpoints.description
 
     def open(self) -> None:
         """Makes the channels, which connect at the first call."""

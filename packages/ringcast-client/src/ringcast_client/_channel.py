@@ -5,14 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from ringcast_wire import limits, names
+from ringcast_wire import client_channel_options, limits, names
 
 CHANNEL_OPTIONS: Final = (
-    ("grpc.max_receive_message_length", limits.MAX_REPLY_BYTES),
-    # By default gRPC tries to connect ever more rarely, up to every two minutes: a service that is back would stay away
-    # for about half as long again as it was down.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
+    *client_channel_options(limits.MAX_REPLY_BYTES),
     ("grpc.enable_http_proxy", 0),
     # A connection whose other end is gone without a word is noticed while calls wait on it. The service lets clients
     # ask every 5 s.

@@ -431,8 +431,8 @@ class ConfigServiceClient(
 
         Both sides are compared on disk, in about twice the size of the rows, before anything is written; with
         ``dry_run`` nothing is. Of two rows with one id the later counts. A plain iterable is read in a thread. A sync
-        that was broken off is finished by running it again. A row that somebody else changes between the comparison and
-        the write is left as it is, and reported (``SyncResult.conflicts``).
+        that was broken off is finished by running it again. A row that another writer changes between the comparison
+        and the write is left as it is, and reported (``SyncResult.conflicts``).
 
         Args:
             max_delete_share: the share of the key's rows (0 to 1) that may be deleted.

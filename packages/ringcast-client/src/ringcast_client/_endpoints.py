@@ -88,8 +88,8 @@ class Endpoints:
         return self._current
 
     @property
-    def told(self) -> str:
-        """What a sentence about all of them says."""
+    def description(self) -> str:
+        """All addresses, as sentences name them."""
         return ", ".join(self._endpoints) or "(none is known)"
 
     def left(self, endpoint: Endpoint) -> None:
@@ -112,7 +112,7 @@ class Endpoints:
                     self._current = endpoint
                     return endpoint
             if loop.time() + _AGAIN_S >= deadline_s:
-                raise UnavailableError(f"no config service can be reached: {self.told}", elsewhere=True)
+                raise UnavailableError(f"no config service can be reached: {self.description}", elsewhere=True)
             await asyncio.sleep(_AGAIN_S)
 
     def _in_turn(self, now_s: float) -> list[Endpoint]:
@@ -141,7 +141,7 @@ class Endpoints:
             self._current = random.choice(list(self._endpoints.values()))  # noqa: S311
 
     def _renew(self, stamp: tuple[int, ...]) -> None:
-        """Makes all channels anew; where a file can't be read just now, those that there are stay."""
+        """Replaces all channels; where a file can't be read now, the present channels stay."""
         try:
             fresh = {address: Endpoint(address, self._login, self._reason) for address in self._endpoints}
         except InvalidInputError:

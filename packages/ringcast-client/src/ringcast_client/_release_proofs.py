@@ -86,7 +86,7 @@ class ProofCalls:
         """Returns once it is proven that every worker has applied a release; or, without a certificate, after
         ``timeout_s``, with what lacked last. At least one try is made.
 
-        ``docs/releases.md`` says what that proves. Whoever calls may do so before the release is published.
+        ``docs/releases.md`` says what that proves. It may be called before the release is published.
 
         Raises:
             ConditionFailedError: it was dropped, has expired or is undone; or its rows are removed.

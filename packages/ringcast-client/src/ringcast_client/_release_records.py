@@ -105,7 +105,7 @@ class ReleaseRowInfo:
 
     @property
     def conflict(self) -> bool:
-        """Somebody else has written it since it was staged, or since it was published."""
+        """Another writer has changed the row since it was staged, or since it was published."""
         if self.outcome is ReleaseOutcome.WAITING:
             return self.found_version != self.staged_version
         if self.outcome is ReleaseOutcome.PUBLISHED:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from msgspec.structs import asdict
 from ringcast_wire import (
     DEFAULT_GATE,
+    Backoff,
     InvalidInputError,
     ReleaseGate,
     ReleaseState,
@@ -209,7 +210,7 @@ class ReleaseCalls:
         dry_wave: bool = False,
         reason: str | None = None,
     ) -> ReleaseInfo:
-        """Begins to publish a release; the service goes on by itself. See :meth:`follow_release`.
+        """Begins to publish a release; the service completes it. See :meth:`follow_release`.
 
         ``waves``: how many percent of the partitions that it writes to are to be in after each wave, rising strictly to
         100, for example ``[1, 10, 100]``; empty: all at once. Which ones is drawn by a hash of release and partition.
@@ -366,16 +367,14 @@ class ReleaseCalls:
     async def _again(self, method: object, request: object, more_s: float = 0.0) -> pb.Release:
         """A call that may be made again: the same once more changes nothing. ``more_s``: beyond the time-out."""
         late = self._calls.unknown
-        pause_s = _FIRST_PAUSE_S
-        for attempt in range(_ATTEMPTS):
+        backoff = Backoff(lambda: 1.0, first_s=_FIRST_PAUSE_S)  # in full: the few attempts are to span 3 s
+        while True:
             try:
                 return cast(pb.Release, await self._calls.unary(method, request, late=late, more_s=more_s))  # type: ignore[arg-type]
             except UnavailableError:
-                if attempt == _ATTEMPTS - 1:
+                if backoff.failures == _ATTEMPTS - 1:
                     raise
-            await asyncio.sleep(pause_s)
-            pause_s *= 2
-        raise AssertionError("unreachable")
+            await asyncio.sleep(backoff.next_s())
 
     def _row(self, store: str, row: pb.ReleaseRow) -> ReleaseRowInfo:
         value = None if row.deleted else row.value

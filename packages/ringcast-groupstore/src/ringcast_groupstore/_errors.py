@@ -18,7 +18,7 @@ class QuotaExceededError(StoreError):
 
 
 class RevisionGapError(StoreError):
-    """The change log does not have what came after ``since``. Read the whole anew, then resume from ``newest``."""
+    """The change log does not have what came after ``since``. Read the whole again, then resume from ``newest``."""
 
     def __init__(self, since: int, oldest: int, newest: int) -> None:
         super().__init__(f"no changes since revision {since} are at hand: those since {oldest} to {newest} are")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from ringcast_groupstore._events import logger
 from ringcast_groupstore._types import Event
 
 Callback = Callable[[Event], object]
-
-_logger = logging.getLogger("ringcast_groupstore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +93,8 @@ class Hub:
             for event in choice.of(events):
                 try:
                     callback(event)
-                except Exception:
-                    _logger.exception("a change callback failed on revision %d", event.revision)
+                except Exception as error:  # noqa: BLE001  # whatever the application raises
+                    logger.error("change_callback.failed", revision=event.revision, error=error, exc_info=True)
 
     def close(self) -> None:
         """Ends every watch."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sqlite3
 import time
@@ -25,6 +24,7 @@ from ringcast_groupstore import _log
 from ringcast_groupstore._checksum import checksum
 from ringcast_groupstore._entries import VALUE
 from ringcast_groupstore._errors import InputError
+from ringcast_groupstore._events import logger
 from ringcast_groupstore._presence import Presence
 from ringcast_groupstore._salvage import salvage
 from ringcast_groupstore._schema import prepare
@@ -39,8 +39,6 @@ _PAGE_BYTES = 4096
 """Of a database that this package has made: no other size is that of a store, whatever its first page says."""
 _MAX_FINDINGS = 100
 _CONTENT = f"SELECT group_name, entry_key, {VALUE}, expires_at, revision, checksum FROM entries"  # noqa: S608
-
-_logger = logging.getLogger("ringcast_groupstore")
 
 
 def open_checked(
@@ -89,9 +87,7 @@ def _replace(path: Path, error: StoreError, limits: Limits) -> Path:
         raise StoreOpenError(f"{error}; it can't be quarantined: {failed.strerror}") from failed
     finally:
         remove_database(partial)
-    _logger.warning(
-        "%s; it was quarantined as %s, and %d keys of it that can be read take its place", error, aside, kept
-    )
+    logger.warning("group_store.quarantined", path=aside, kept=kept, error=error)
     return aside
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 import threading
 import weakref
@@ -12,6 +11,7 @@ from ringcast_sqlite import StoreError
 from ringcast_groupstore._changes import Changer, Changes, Commits
 from ringcast_groupstore._checks import prefix_end
 from ringcast_groupstore._engine import Engine
+from ringcast_groupstore._events import logger
 
 BATCH_ROWS = 10_000
 """Removed in one transaction, so that no writer waits long."""
@@ -26,8 +26,6 @@ _DROP_OF = """
      WHERE expires_at <= ? AND group_name >= ? AND group_name < ? ORDER BY expires_at LIMIT ?)
     """
 _DROP_KEY = "DELETE FROM entries WHERE group_name = ? AND entry_key = ? AND expires_at <= ? RETURNING expires_at"
-
-_logger = logging.getLogger("ringcast_groupstore")
 
 
 def drop_expired(changer: Changer, now: int, prefix: str) -> int:
@@ -61,8 +59,8 @@ def drop_key(engine: Engine, group: str, key: str) -> None:
         cursor.execute("PRAGMA busy_timeout = 0")
         try:
             dropped = cursor.execute(_DROP_KEY, (group, key, engine.clock())).fetchall()
-        except sqlite3.OperationalError:
-            _logger.debug("an expired key waits for the purge", exc_info=True)
+        except sqlite3.OperationalError as error:
+            logger.debug("expired_key.left_to_purge", error=error)
         else:
             for (expires_at_ms,) in dropped:
                 engine.usage.expired(group, expires_at_ms)
@@ -103,5 +101,5 @@ def _purge(engine: weakref.ref[Engine], stopping: threading.Event, interval_s: f
         try:
             drop_expired(Commits(found), found.clock(), "")
         except StoreError as error:
-            _logger.warning("purging expired keys failed, and is tried again in %g s: %s", interval_s, error)
+            logger.warning("expired_keys.purge_failed", retry_s=interval_s, error=error)
         del found

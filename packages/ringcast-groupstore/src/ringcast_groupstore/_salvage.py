@@ -34,7 +34,7 @@ def salvage(damaged: Path, target: Path, limits: Limits) -> int:
     """Writes each key of a damaged store that can be read and fits its checksum to a new store; returns how many.
 
     They keep their revisions. Of a key that is there twice the later write is kept, and what the log says was removed
-    later is not. The log of changes begins anew after all that the old one had, or ``MARGIN`` after the last revision
+    later is not. The log of changes starts, empty, after all of the old one, or ``MARGIN`` after the last revision
     that was seen if the end of the old one can't be read: a watch that resumes there learns that something is missing.
 
     Raises:

@@ -70,7 +70,7 @@ _OLDER = {"entries": ("group_name", "entry_key", "entry_value"), "kv": ("grp", "
 def prepare(connection: sqlite3.Connection, path: Path, limits: Limits) -> None:
     """Creates the tables in an empty file and converts an older layout, each in one transaction.
 
-    Indices, views, statistics and tables that somebody has added to a store are left alone. A conversion keeps views
+    Indices, views, statistics and tables that others have added to a store are left alone. A conversion keeps views
     and tables only: the tables of a store are created again, and what was added to them is dropped with the old ones.
 
     Raises:
@@ -173,7 +173,7 @@ def _move_large_values(connection: sqlite3.Connection) -> None:
 
 
 def _move_away(connection: sqlite3.Connection, table: str) -> None:
-    """Renames a table, and drops its indices, those that somebody has added too: their names may be needed."""
+    """Renames a table, and drops its indices, those that others have added too: their names may be needed."""
     own = "SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = ? AND sql IS NOT NULL"
     for (index,) in connection.execute(own, (table,)).fetchall():
         quoted = index.replace('"', '""')

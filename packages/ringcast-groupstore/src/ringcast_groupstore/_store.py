@@ -45,7 +45,7 @@ class GroupStore(Writes):
             ``"full"`` the indices and every checksum too. The latter two read the whole file.
         on_damage: what happens with a damaged file: ``"raise"`` StoreCorruptError, or ``"quarantine"``: it is renamed,
             a warning logged, ``quarantined`` says to what, and a store of all keys that can still be read takes its
-            place, whose log of changes begins anew. A sound file of something else is left alone, and so is a damaged
+            place, with an empty log of changes. A sound file of something else is left alone, and so is a damaged
             one that another process has open. What is no SQLite file at all, but of a size that one may have, counts
             as a store whose first page is damaged.
         limits: what is taken at most.

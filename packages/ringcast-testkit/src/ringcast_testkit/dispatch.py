@@ -143,7 +143,7 @@ def abandon(consumer: Consumer) -> None:
 
 def unconfirmed_answers(consumer: Consumer) -> int | None:
     """How many answers were sent and not confirmed by the agent; ``None`` while some are not sent yet."""
-    return None if consumer._answers else len(consumer._said)
+    return None if consumer._answers else len(consumer._unconfirmed)
 
 
 async def status_until(agent: AgentProcess, store: str, condition: Callable[[Any], bool], *, token: str = "") -> Any:

@@ -10,6 +10,7 @@ from ringcast_wire import _limits as limits
 from ringcast_wire import _names as names
 from ringcast_wire._assignment import assign
 from ringcast_wire._backoff import Backoff, RandomSource
+from ringcast_wire._channel_options import client_channel_options
 from ringcast_wire._chunks import Chunk, ChunkAssembler, split_chunks
 from ringcast_wire._dead_letters import DeadLetter, dead_letter_id, decode_dead_letter, encode_dead_letter
 from ringcast_wire._errors import (
@@ -220,6 +221,7 @@ __all__ = [
     "check_reason",
     "check_row",
     "check_row_id",
+    "client_channel_options",
     "decode_batch_request",
     "decode_dead_letter",
     "decode_event",

@@ -1,4 +1,4 @@
-"""What one message of the answer to a fetch says, whoever has asked and over which client."""
+"""What one message of the answer to a fetch says, for every client and transport."""
 
 from __future__ import annotations
 

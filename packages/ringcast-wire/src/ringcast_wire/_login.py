@@ -25,7 +25,7 @@ _REFUSAL: Final = re.compile(r"authorization (violation|failed)|authentication (
 class NatsLogin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A user and password, a credentials file (JWT) or a file with an nkey's seed; or none of them. Files are paths.
 
-    All files are read anew each time that a client connects, so that what they hold may be replaced while it runs.
+    All files are read each time that a client connects, so that what they hold may be replaced while it runs.
 
     TLS is used if a ``tls_`` file is named or a server's address begins with ``tls://``. The handshake then comes first
     of all, so nobody in between can talk the client into sending a password in the clear; the server needs
@@ -37,7 +37,7 @@ class NatsLogin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     password: str = ""
     """Of the ``user``. It is never shown."""
     password_file: str = ""
-    """A file whose first line is the password of the ``user``; it is read anew for each connection."""
+    """A file whose first line is the password of the ``user``; it is read again for each connection."""
     credentials_file: str = ""
     """A file with a user's JWT and the seed that belongs to it, as ``nsc`` writes it."""
     nkey_seed_file: str = ""
@@ -111,7 +111,7 @@ class NatsLogin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class _FreshContext(ssl.SSLContext):
-    """Makes a context anew for each handshake, from what the files hold then. A client keeps the one that it gets."""
+    """Makes a new context for each handshake, from what the files hold then. A client keeps the one that it gets."""
 
     def __new__(cls, _make: Callable[[], ssl.SSLContext]) -> Self:
         return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)

@@ -184,7 +184,7 @@ def table_key(config_key: str) -> str:
 
 
 def lead_keys(config_key: str) -> str:
-    """Both of them as a pattern: whoever writes one can name the newest of the two."""
+    """Both of them as a pattern: a writer of one can name the newest of the two."""
     return f"{config_key}.lead.*"
 
 

@@ -183,7 +183,7 @@ def parse(definition: str) -> ProtobufSchema:
         )
     message, text = found["message"], found["descriptors"]
     if not isinstance(message, str) or not isinstance(text, str):
-        raise ValueError("message and descriptors are texts")  # noqa: TRY004  # of what somebody has written
+        raise ValueError("message and descriptors are texts")  # noqa: TRY004  # of what a user has written
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:

@@ -1,5 +1,5 @@
-"""What counts of a file of a descriptor set: no comments, options, services or extensions. All is made anew, so nothing
-comes along that this build does not know."""
+"""What counts of a file of a descriptor set: no comments, options, services or extensions. Each part is built
+from known fields only, so nothing comes along that this build does not know."""
 
 from __future__ import annotations
 

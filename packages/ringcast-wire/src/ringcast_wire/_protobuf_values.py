@@ -68,11 +68,11 @@ _FREE: Final = {_VALUE: object, "google.protobuf.Struct": dict, "google.protobuf
 class BrokenValueError(ValueError):
     """A value is no JSON of the message: where, what of the schema says so, why, and what is there."""
 
-    def __init__(self, rule: str, said: str, found: Any, *path: str | int) -> None:
-        super().__init__(said)
+    def __init__(self, rule: str, message: str, found: Any, *path: str | int) -> None:
+        super().__init__(message)
         self.path = [*path]
         self.rule = rule
-        self.said = said
+        self.message = message
         self.found = found
 
 
@@ -234,8 +234,8 @@ class ProtobufValues:
             _SCALARS["int32"](rule, value)
 
 
-def _broken(rule: str, said: str, found: Any) -> NoReturn:
-    raise BrokenValueError(rule, said, found)
+def _broken(rule: str, message: str, found: Any) -> NoReturn:
+    raise BrokenValueError(rule, message, found)
 
 
 def _check_depth(rule: str, value: Any, depth: int) -> None:

@@ -38,10 +38,10 @@ class ReleaseOutcome(StrEnum):
     WAITING = "waiting"
     PUBLISHED = "published"
     SKIPPED = "skipped"
-    """Not published: somebody had written the row since it was staged."""
+    """Not published: the row was written since it was staged."""
     UNDONE = "undone"
     KEPT = "kept"
-    """Published and not undone: somebody has written the row since."""
+    """Published and not undone: the row was written since."""
 
 
 class ReleaseGate(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ encrypts, one makes nonces. The nonce is the first 12 bytes of HMAC-SHA256(nonce
 the same row gives the same bytes: hashes, ``skip_unchanged`` and ``sync`` compare sealed values as they compare clear
 ones.
 
-GCM must not see one nonce with two values under one key: whoever has both could compute the XOR of the values, and
+GCM must not see one nonce with two values under one key: a reader of both could compute the XOR of the values, and
 forge others. Here a nonce repeats where row id, metadata and value are the same, and then so are all bytes: that tells
 that a row is as it was before, and nothing else. Two different rows share a nonce only if 96 bits of HMAC-SHA256
 collide: for 2^32 values that were ever sealed under one key in one list, the chance is below 2^-32, which is what

@@ -34,7 +34,7 @@ class ServiceLogin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A certificate of our own, for a service that asks for one; ``tls_key_file`` is its key."""
     tls_key_file: str = ""
     token_file: str = ""
-    """Its first line is sent with each call. It is read anew each time, so that it may be replaced; only over TLS."""
+    """Its first line is sent with each call. The client reads it each time, so it may be replaced; only over TLS."""
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str] | None = None) -> ServiceLogin:

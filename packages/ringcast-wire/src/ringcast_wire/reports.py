@@ -1,4 +1,4 @@
-"""The report round: whoever wants to know how far the workers of a key are sends one request, and each of them answers.
+"""The report round: a client that asks how far the workers of a key are sends one request, and each worker answers.
 
 :class:`ReportAsker` sends the request and collects the answers. It works on any connection that publishes and
 subscribes, such as a client of NATS. A worker answers from memory, whatever state it is in.

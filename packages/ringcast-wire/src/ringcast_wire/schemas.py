@@ -59,7 +59,7 @@ class Problem(NamedTuple):
 
     where: str
     rule: str
-    said: str
+    message: str
     found: str
 
     @property
@@ -69,7 +69,7 @@ class Problem(NamedTuple):
         return f"{where} (rule {_cut(self.rule, _MAX_POINTER)})" if self.rule else where
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.said}: {self.found}"
+        return f"{self.place}: {self.message}: {self.found}"
 
 
 class ValueSchema:
@@ -155,7 +155,7 @@ class _Protobuf:
             self._values.check(value)
         except self._broken as error:
             found = shown(error.found) if error.path else shown(value)
-            return Problem(_pointer(error.path), error.rule, _cut(error.said), found)
+            return Problem(_pointer(error.path), error.rule, _cut(error.message), found)
         except RecursionError:
             return Problem("", "", "the value is nested too deeply", shown(value))
         except ValueError as error:
@@ -240,8 +240,8 @@ SEALED: Final = Problem("", "", "the value is encrypted, so it can't be checked"
 """Of every encrypted value."""
 
 
-def _wrong(said: str) -> InvalidInputError:
-    return InvalidInputError(f"definition is no schema that can be used: {said}", field="definition")
+def _wrong(message: str) -> InvalidInputError:
+    return InvalidInputError(f"definition is no schema that can be used: {message}", field="definition")
 
 
 def _compiled(schema: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Self
 
 import grpc
 import grpc.aio
-from ringcast_wire import Backoff, EventLog, agent_token, event_before
+from ringcast_wire import Backoff, EventLog, agent_token, client_channel_options, event_before
 from ringcast_wire.dispatch import DispatchStub, pb
 
 log = EventLog(logging.getLogger(__name__))
@@ -141,7 +141,7 @@ class Consumer:
         self._address = address or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
         if token is None:
             token = os.environ.get(TOKEN_VARIABLE, "") or agent_token.find()
-        self._asked = pb.Register(
+        self._registration = pb.Register(
             store=store,
             key=key,
             group=group,
@@ -160,7 +160,7 @@ class Consumer:
         self._open: dict[int, Delivery] = {}
         self._answers: dict[tuple[int, int], str | None] = {}
         """What is still to be said of offset and attempt: why it was rejected, or nothing: it is done with."""
-        self._said: dict[tuple[int, int], tuple[str | None, int]] = {}
+        self._unconfirmed: dict[tuple[int, int], tuple[str | None, int]] = {}
         """What was said, in order, and the ping after it: a connection may break before the agent has heard of it."""
         self._to_say = asyncio.Event()
         self._news = asyncio.Event()
@@ -176,7 +176,7 @@ class Consumer:
         self._task: asyncio.Task[None] | None = None
         self._call: Any = None
         self.agent = ""
-        """The life of the agent that it is registered with: offsets count anew in each."""
+        """The life of the agent that it is registered with: offsets start again in each."""
         self.staleness_s = 0.0
         """For how many seconds changes may have been missed, as the agent said last; 0: none."""
 
@@ -186,7 +186,7 @@ class Consumer:
         Raises:
             ConsumerError: the agent refuses it. One that is not there is waited for.
         """
-        self._task = asyncio.create_task(self._stay(), name=f"consumer-{self._asked.name}")
+        self._task = asyncio.create_task(self._stay(), name=f"consumer-{self._registration.name}")
         registered = asyncio.create_task(self._registered.wait())
         try:
             await asyncio.wait({self._task, registered}, return_when=asyncio.FIRST_COMPLETED)
@@ -260,7 +260,7 @@ class Consumer:
         Raises:
             ConsumerError: the agent is not there, or refuses it.
         """
-        asked = self._asked
+        asked = self._registration
         request = pb.ResolveRequest(store=asked.store, key=asked.key, group=asked.group, row_id=row_id, discard=discard)
         async with grpc.aio.insecure_channel(self._address) as channel:
             try:
@@ -299,11 +299,7 @@ class Consumer:
 
     async def _stay(self) -> None:
         """Registers, and again after each lost connection, until it has left or is refused."""
-        options = (
-            ("grpc.max_receive_message_length", _MAX_MESSAGE),
-            ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.max_reconnect_backoff_ms", 1_000),
-        )
+        options = client_channel_options(_MAX_MESSAGE)
         backoff = Backoff(random.random, first_s=0.1, most_s=5.0)
         try:
             async with grpc.aio.insecure_channel(self._address, options=options) as channel:
@@ -322,7 +318,7 @@ class Consumer:
                         if not call.cancelled() or self._task is None or self._task.cancelling():
                             raise
                     except asyncio.InvalidStateError:  # grpc.aio's word for a write to a stream that has just ended
-                        log.info("consumer.agent_lost", consumer=self._asked.name)
+                        log.info("consumer.agent_lost", consumer=self._registration.name)
                     if self._leaving or self._error is not None:
                         return
                     if was_there:
@@ -335,10 +331,10 @@ class Consumer:
         if error.code() in _FOR_GOOD:
             self._error = ConsumerError(error.details() or error.code().name, error.code())
         else:
-            log.info("consumer.agent_lost", consumer=self._asked.name, error=error.details())
+            log.info("consumer.agent_lost", consumer=self._registration.name, error=error.details())
 
     async def _register(self, call: Any) -> bool:
-        await call.write(pb.ConsumeRequest(register=self._asked))
+        await call.write(pb.ConsumeRequest(register=self._registration))
         first = await call.read()
         if first is grpc.aio.EOF:
             return False
@@ -349,9 +345,9 @@ class Consumer:
             self._waiting.clear()
             self._answers.clear()
         else:
-            self._answers = {at: answer for at, (answer, _) in self._said.items()} | self._answers
-        self._said.clear()
-        self._asked.session = registered.session
+            self._answers = {at: answer for at, (answer, _) in self._unconfirmed.items()} | self._answers
+        self._unconfirmed.clear()
+        self._registration.session = registered.session
         self.agent = registered.agent
         self._capacity = registered.capacity
         self._ping_s = registered.evict_after_s / 4
@@ -371,7 +367,7 @@ class Consumer:
                     return
                 if response.HasField("pong"):
                     self.staleness_s = response.pong.staleness_s
-                    self._heard(response.pong.number)
+                    self._confirm(response.pong.number)
                 elif not self._leaving:
                     self._take(response.deliveries.deliveries)
             await speaking
@@ -383,8 +379,9 @@ class Consumer:
     def _take(self, deliveries: Sequence[pb.Delivery]) -> None:
         for sent in deliveries:
             if not self._lossy:
-                held, at = self._open.get(sent.offset), (sent.offset, sent.attempt)
-                if (held is not None and held.attempt == sent.attempt) or at in self._answers or at in self._said:
+                known, at = self._open.get(sent.offset), (sent.offset, sent.attempt)
+                is_open = known is not None and known.attempt == sent.attempt
+                if is_open or at in self._answers or at in self._unconfirmed:
                     continue  # it came over the lost connection, too
             delivery = Delivery(self, sent)
             if not self._lossy:
@@ -392,11 +389,11 @@ class Consumer:
             self._waiting.append(delivery)
         self._news.set()
 
-    def _heard(self, number: int) -> None:
+    def _confirm(self, number: int) -> None:
         """The agent has answered this ping, so it has heard what was said before."""
-        known = list(itertools.takewhile(lambda at: self._said[at][1] <= number, self._said))
+        known = list(itertools.takewhile(lambda at: self._unconfirmed[at][1] <= number, self._unconfirmed))
         for at in known:
-            del self._said[at]
+            del self._unconfirmed[at]
 
     async def _speak(self, call: Any) -> None:
         """Sends answers, pings, and in the end that it leaves."""
@@ -408,10 +405,10 @@ class Consumer:
             self._to_say.clear()
             batch = list(itertools.islice(self._answers.items(), _ANSWERS))
             if batch:
-                await call.write(pb.ConsumeRequest(answers=_told(batch)))
+                await call.write(pb.ConsumeRequest(answers=_encode(batch)))
                 for at, answer in batch:  # now, and not before: the next connection says what this one did not take
                     del self._answers[at]
-                    self._said[at] = answer, number
+                    self._unconfirmed[at] = answer, number
                 said += len(batch)
             if self._leaving and not self._answers:
                 await call.write(pb.ConsumeRequest(leave=pb.Leave()))
@@ -423,7 +420,7 @@ class Consumer:
                 number, ping_at, said = number + 1, loop.time() + self._ping_s, 0
 
 
-def _told(batch: Sequence[tuple[tuple[int, int], str | None]]) -> pb.Answers:
+def _encode(batch: Sequence[tuple[tuple[int, int], str | None]]) -> pb.Answers:
     done = [at for at, rejected in batch if rejected is None]
     return pb.Answers(
         done_offsets=[offset for offset, _ in done],

@@ -51,6 +51,7 @@ from ringcast._dapr.items import (
     make_item,
 )
 from ringcast._dapr.reader import Budget, KeyReader
+from ringcast._delivery.dead_letters import DeadLetterSender, dead_letter_of
 from ringcast._protocol.kv_mirror import KvMirror
 from ringcast._protocol.membership import orphaned_records, records_of_lease
 from ringcast._worker.replays import ReplayTaker
@@ -364,6 +365,7 @@ __all__ = [
     "Budget",
     "ConfigurationItem",
     "ConflictError",
+    "DeadLetterSender",
     "GroupSeals",
     "HostBus",
     "HostLease",
@@ -378,6 +380,7 @@ __all__ = [
     "SealEntry",
     "WorkerClient",
     "WorkerLease",
+    "dead_letter_of",
     "make_item",
     "leave_sealed",
     "loaded_of",

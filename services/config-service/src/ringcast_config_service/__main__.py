@@ -45,7 +45,7 @@ def main(config_file: Path | None, **options: Any) -> None:
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, 20, 20)
     handshakes = Handshakes()
-    with handshakes.told() if settings.security.uses_tls else contextlib.nullcontext():
+    with handshakes.watch_stderr() if settings.security.uses_tls else contextlib.nullcontext():
         run_process(
             "ringcast-config-service",
             lambda: App(settings, handshakes=handshakes),

@@ -28,7 +28,7 @@ from ringcast_config_service.draining import DrainableInstance, audit_written
 from ringcast_config_service.grpc.dead_letter_calls import DeadLetterCalls
 from ringcast_config_service.grpc.handshakes import Handshakes
 from ringcast_config_service.grpc.status_calls import StatusCalls
-from ringcast_config_service.grpc.transport import GrpcServer
+from ringcast_config_service.grpc.transport import GrpcServer, Services
 from ringcast_config_service.logins import Logins
 from ringcast_config_service.member import InstanceLoad, new_instance_id
 from ringcast_config_service.nats.bus_client import BusClient
@@ -87,20 +87,23 @@ class App(Lifetime):
             instance_id, core.provisioner, core.account, telemetry.measures, replicas=config.nats_replicas
         )
         logins = Logins.of(config.security, config.oidc)
+        services = Services(
+            handlers=core.handlers,
+            lifecycle=core.lifecycle,
+            policies=core.policies,
+            schemas=core.schemas,
+            releases=core.releases,
+            proofs=core.proofs,
+            access=core.access,
+            dead_letters=dead_letters,
+            status=status,
+            writer=core.writer,
+            telemetry=telemetry,
+            audit=core.audit,
+        )
         server = GrpcServer(
-            core.handlers,
-            core.lifecycle,
-            core.policies,
-            core.schemas,
-            core.releases,
-            core.proofs,
-            core.access,
-            dead_letters,
-            status,
-            core.writer,
+            services,
             config.listen,
-            telemetry,
-            core.audit,
             config.security,
             logins,
             change_stream_s=config.change_stream_s,
@@ -204,7 +207,7 @@ class App(Lifetime):
             MemberKind.SERVICE,
             instance_id,
             version("ringcast-config-service"),
-            addresses=self._addresses,
+            addresses=self._registered_addresses,
             state=lambda: drain.state,
             leads=lambda: core.maintenance.leads,
             load=InstanceLoad(self._telemetry.measures, lambda: server.open_calls),
@@ -351,6 +354,10 @@ class App(Lifetime):
     def _addresses(self) -> dict[str, str]:
         found = {"grpc": self.grpc_address}
         return found | {"metrics": self.metrics_address} if self.metrics_address else found
+
+    def _registered_addresses(self) -> dict[str, str]:
+        uses_tls = self._config.security.uses_tls
+        return self._addresses() | {"grpc": self._config.cluster.reached_at(self.grpc_address, uses_tls=uses_tls)}
 
 
 async def _check_jetstream(nc: Client, servers: str, deadline: float) -> None:

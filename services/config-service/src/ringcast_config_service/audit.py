@@ -61,7 +61,7 @@ class AuditTrail:
         self._window_ends = 0.0
         self._failing = False
         self._chained_at = time.monotonic()
-        self._told = 0
+        self._logged_seq = 0
         """The last entry whose hash was logged."""
 
     def refused(self, method: str, caller: Caller, role: str, store: str, key: str) -> None:
@@ -180,6 +180,6 @@ class AuditTrail:
 
     async def _tell_head(self) -> None:
         head = (await self._repository.chain_page((1 << 63) - 1, 1)).chain.head
-        if head.seq != self._told:
-            self._told = head.seq
+        if head.seq != self._logged_seq:
+            self._logged_seq = head.seq
             log.info("audit.head", anchor=head)

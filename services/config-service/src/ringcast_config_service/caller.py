@@ -55,7 +55,7 @@ LOCAL: Final = Caller("local", "local", "local")
 
 
 def line_of(name: bytes, most: int) -> str:
-    """A name that somebody else has given, as one line of text of at most ``most`` characters; different for different
+    """A name that a peer has given, as one line of text of at most ``most`` characters; different for different
     names.
 
     What is not printable is escaped as in a URL, and so are spaces where one is last: no role could be granted to such

@@ -59,7 +59,7 @@ class Config:
     )
     change_stream_s: float = duration_s(
         "60s",
-        "Longest life of a stream of changes or batches, which its client then opens anew.",
+        "Longest life of a stream of changes or batches, which its client then opens again.",
         allowed=above(0),
     )
     list_snapshot_s: float = duration_s(

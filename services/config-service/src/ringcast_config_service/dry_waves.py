@@ -1,6 +1,6 @@
 """The dry wave of a release: the workers of its canary judge what is staged for their partitions, by their own code.
 
-Nothing is written, and nothing is kept: whoever is killed meanwhile has published nothing.
+Nothing is written, and nothing is kept: an instance that is killed meanwhile has published nothing.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class DryWaves:
         found = dict.fromkeys(requests, Judged(waits_for="no worker has answered"))
         due, pause_s = _now() + patience_s, _FIRST_PAUSE_S
         while True:
-            # All keys anew each time: one that is judged may go to a worker that has not been asked.
+            # All keys again each time: one that is judged may go to a worker that has not been asked.
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     asked = [self._ask(record, key, request) for key, request in requests.items()]

@@ -47,8 +47,8 @@ class _Found(NamedTuple):
 class Gates:
     """Judges releases at their gates.
 
-    Nothing of it has to outlive the process: a judgement begins anew with whoever goes on, so it may last longer, and
-    is never made by less than the gate asks for.
+    Nothing of it has to outlive the process: the instance that goes on starts the judgement over, so it may last
+    longer, and is never made by less than the gate asks for.
     """
 
     def __init__(self, releases: ReleaseRepository, asker: Asker, questions: Questions) -> None:
@@ -113,21 +113,21 @@ class Gates:
 def _found(gate: ReleaseGate, look: Look, answers: Sequence[Answer]) -> _Found:
     given_up, pending = look
     if len(given_up) > gate.max_refused:
-        return _Found(f"{_rows(len(given_up))} refused, and {gate.max_refused} may be: {_said(given_up[0])}")
+        return _Found(f"{_rows(len(given_up))} refused, and {gate.max_refused} may be: {_reason(given_up[0])}")
     sentences = [(answer.outcome, sentence_of(number, gate.promql, answer)) for number, answer in enumerate(answers)]
     for outcome, sentence in sentences:
         if outcome is Outcome.NOT_MET:
             return _Found(sentence)
     patience = f"{gate.patience_ms / 1000:g} s"
     if pending:
-        return _Found("", f"proof: {_said(pending[0])}", f"not proven within {patience}: {_said(pending[0])}")
+        return _Found("", f"proof: {_reason(pending[0])}", f"not proven within {patience}: {_reason(pending[0])}")
     for outcome, sentence in sentences:
         if outcome is not Outcome.MET:
             return _Found("", sentence, f"not met within {patience}: {sentence}")
     return _Found()
 
 
-def _said(lack: Lack) -> str:
+def _reason(lack: Lack) -> str:
     return f"{lack.key}: {lack.sentence}" if lack.key else lack.sentence
 
 

@@ -376,9 +376,9 @@ class Handlers:
             raise ProtocolError(f"a fetch of {what} has no payload: {len(payload)} bytes came")
         return await read(reader.read_full(store, key))
 
-    async def _staged(self, store: str, key: str, asked: StagedRequest) -> StagedReply:
+    async def _staged(self, store: str, key: str, request: StagedRequest) -> StagedReply:
         """A page of what a release has staged for partitions of a key."""
-        words = store, asked.release, key, set(partitions_of(asked.spans)), asked.after
+        words = store, request.release, key, set(partitions_of(request.spans)), request.after
         found = await self._repository.releases.staged_rows(*words, limits.MAX_BATCH_ROWS, limits.MAX_BATCH_BYTES)
         rows = [StagedRow(row.partition, row.row_id, row.value, row.base, row.metadata) for row in found]
         return StagedReply(WIRE_VERSION, rows, found[-1].place if found else 0)

@@ -56,7 +56,7 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ProofTarget:
     """What is to be proven of one key: of each partition the first and the last revision that the release gave it."""
 
     key: str
@@ -87,7 +87,7 @@ class Verdict(NamedTuple):
 
 
 def judge(
-    wanted: Wanted,
+    target: ProofTarget,
     before: Fleet,
     found: ReportRound,
     after: Fleet,
@@ -99,12 +99,12 @@ def judge(
 
     ``everybody``: every worker is to have every partition (mode FULL).
     """
-    refusals = [*_refusals(wanted, before, found, refused)]
+    refusals = [*_refusals(target, before, found, refused)]
     given_up = tuple(lack for lack, final in refusals if final)
     pending = [
-        *incomplete(wanted.key, before, found, after),
-        *(agreement(wanted.key, before, found) if not everybody else ()),
-        *_partitions(wanted, before, found, everybody=everybody),
+        *incomplete(target.key, before, found, after),
+        *(agreement(target.key, before, found) if not everybody else ()),
+        *_partitions(target, before, found, everybody=everybody),
         *(lack for lack, final in refusals if not final),
     ]
     if lacks := [*pending, *given_up]:
@@ -114,9 +114,9 @@ def judge(
     workers = tuple(
         CertifiedWorker(name, report.incarnation, report.kind, tuple(report.spans)) for name, report in reports.items()
     )
-    numbers = sorted(wanted.ranges)
-    revisions = tuple(wanted.ranges[number][1] for number in numbers)
-    return Verdict(KeyCertificate(wanted.key, wanted.history, tuple(spans_of(numbers)), revisions, workers))
+    numbers = sorted(target.ranges)
+    revisions = tuple(target.ranges[number][1] for number in numbers)
+    return Verdict(KeyCertificate(target.key, target.history, tuple(spans_of(numbers)), revisions, workers))
 
 
 def counted(before: Fleet, found: ReportRound) -> dict[str, WorkerReport]:
@@ -181,34 +181,34 @@ def agreement(key: str, before: Fleet, found: ReportRound) -> Iterator[Lack]:
         yield Lack(key, f"the workers do not go by the table of owners {before.table}")
 
 
-def _partitions(wanted: Wanted, before: Fleet, found: ReportRound, *, everybody: bool) -> Iterator[Lack]:
+def _partitions(target: ProofTarget, before: Fleet, found: ReportRound, *, everybody: bool) -> Iterator[Lack]:
     """Each partition has to have one owner, which has applied it; where ``everybody`` is to, all workers."""
-    owners: dict[int, list[str]] = {number: [] for number in wanted.ranges}
+    owners: dict[int, list[str]] = {number: [] for number in target.ranges}
     reports = counted(before, found)
     for name, report in reports.items():
         if report.refused:
-            yield Lack(wanted.key, f"worker {name} refuses what the config service has: {report.refused}", name)
-        if report.history != wanted.history:
-            yield Lack(wanted.key, f"worker {name} has another history of the key", name)
+            yield Lack(target.key, f"worker {name} refuses what the config service has: {report.refused}", name)
+        if report.history != target.history:
+            yield Lack(target.key, f"worker {name} has another history of the key", name)
         if report.loading:
-            yield Lack(wanted.key, f"worker {name} still loads {_counting(report.loading, 'partition')}", name)
+            yield Lack(target.key, f"worker {name} still loads {_counting(report.loading, 'partition')}", name)
         behind = []
         for number, applied in report.partitions():
             if number in owners:
                 owners[number].append(name)
-                if applied < wanted.ranges[number][1]:
+                if applied < target.ranges[number][1]:
                     behind.append((number, applied))
         if behind:
             number, applied = behind[0]
-            where = f"partition {number} up to revision {applied} and not {wanted.ranges[number][1]}"
+            where = f"partition {number} up to revision {applied} and not {target.ranges[number][1]}"
             more = f", and {len(behind) - 1} more not far enough" if len(behind) > 1 else ""
-            yield Lack(wanted.key, f"worker {name} has applied {where}{more}", name)
+            yield Lack(target.key, f"worker {name} has applied {where}{more}", name)
     if everybody:
         for name in reports:
             if missing := [number for number, having in owners.items() if name not in having]:
-                yield Lack(wanted.key, f"worker {name} lacks {some_partitions(missing)}", name)
+                yield Lack(target.key, f"worker {name} lacks {some_partitions(missing)}", name)
         return
-    yield from ownership(wanted.key, owners)
+    yield from ownership(target.key, owners)
 
 
 def ownership(key: str, owners: Mapping[int, Sequence[str]]) -> Iterator[Lack]:
@@ -220,26 +220,26 @@ def ownership(key: str, owners: Mapping[int, Sequence[str]]) -> Iterator[Lack]:
 
 
 def _refusals(
-    wanted: Wanted, before: Fleet, found: ReportRound, refused: Mapping[str, int]
+    target: ProofTarget, before: Fleet, found: ReportRound, refused: Mapping[str, int]
 ) -> Iterator[tuple[Lack, bool]]:
     """No handler may have refused a row of the release. With each whether that is for good."""
     for name, report in counted(before, found).items():
         if report.refusals is None:
             sentence = f"worker {name} is of an older build, which does not say what it refused"
-            yield Lack(wanted.key, sentence, name), False
+            yield Lack(target.key, sentence, name), False
             continue
         for each in report.refusals:
             if refused.get(each.row_id) == each.version:
-                yield _refusal(wanted, name, each), each.what is not RowFailure.RETRYING
+                yield _refusal(target, name, each), each.what is not RowFailure.RETRYING
         if report.unnamed_refusals:
             more = _counting(report.unnamed_refusals, "more row")
-            yield Lack(wanted.key, f"worker {name} may have refused {more}, which it does not name", name), False
+            yield Lack(target.key, f"worker {name} may have refused {more}, which it does not name", name), False
 
 
-def _refusal(wanted: Wanted, worker_id: str, each: Refusal) -> Lack:
+def _refusal(target: ProofTarget, worker_id: str, each: Refusal) -> Lack:
     why = f": {each.error}" if each.error else ""
     sentence = f"row {shown(each.row_id)} {_FAILED[each.what]} at worker {worker_id}{why}"
-    return Lack(wanted.key, sentence, worker_id, each.row_id)
+    return Lack(target.key, sentence, worker_id, each.row_id)
 
 
 def _counting(count: int, what: str) -> str:

@@ -14,7 +14,7 @@ from ringcast_wire import ConditionFailedError, EventLog, LimitExceededError, Mo
 from ringcast_wire.reports import ReportRound
 
 from ringcast_config_service.nats.fleet import PATIENCE_S, ask_fleet
-from ringcast_config_service.proof import Lack, Verdict, Wanted, judge
+from ringcast_config_service.proof import Lack, ProofTarget, Verdict, judge
 from ringcast_config_service.repository import (
     Certificate,
     KeyRevisions,
@@ -80,7 +80,7 @@ class Proofs:
                 )
             under_way = self._tries[place] = asyncio.create_task(self._try(store, number), name=f"proof-{number}")
             under_way.add_done_callback(lambda task: self._ended(place, task))
-        return await asyncio.shield(under_way)  # whoever gives up, the others still wait for it
+        return await asyncio.shield(under_way)  # a caller may give up: the others still wait for it
 
     async def look(self, release: Release, keys: Sequence[KeyRevisions]) -> Look:
         """Asks the workers of ``keys`` once how far they are with what is published of a release.
@@ -123,7 +123,7 @@ class Proofs:
     def _ended(self, place: tuple[str, int], task: asyncio.Task[Proof]) -> None:
         del self._tries[place]
         if not task.cancelled():
-            task.exception()  # somebody has got it, or nobody waits any more
+            task.exception()  # a caller has got it, or none waits any more
 
     async def _try(self, store: str, number: int) -> Proof:
         release = await self._releases.get(store, number)
@@ -168,12 +168,12 @@ class Proofs:
 
     async def _judge(self, store: StoreRecord, number: int, key: KeyRevisions) -> Verdict:
         """One round with the workers of a key."""
-        wanted = Wanted(key.key, key.history, key.ranges)
+        target = ProofTarget(key.key, key.history, key.ranges)
         ranges = [part for each, (first, last) in sorted(key.ranges.items()) for part in (each, first, last)]
         before, found, after = await ask_fleet(self._nc, self._js, store, key.key, ranges)
         refused = await self._versions(store.name, number, key.key, found)
         everybody = store.settings_now.mode is Mode.FULL
-        return judge(wanted, before, found, after, refused, everybody=everybody)
+        return judge(target, before, found, after, refused, everybody=everybody)
 
     async def _versions(self, store: str, number: int, key: str, found: ReportRound) -> Mapping[str, int]:
         """The versions that a release has given to the rows that reports name."""

@@ -486,7 +486,7 @@ class ReleaseWork:
                 log.info("release.wave_passed", **facts, waves=len(rollout.waves))
         except RingcastError as error:
             log.warning("release.gate_unjudged", **facts, error=error)
-            return  # whoever finds it without work judges it anew
+            return  # the instance that finds it without work judges it again
         except Exception:
             log.error("release.failed", exc_info=True, store=release.store, release=release.number)
             return

@@ -25,7 +25,7 @@ from ringcast_heartbeat_agent.dapr.handlers import Handlers
 from ringcast_heartbeat_agent.dapr.observers import Observers
 from ringcast_heartbeat_agent.dapr.transport_grpc import GrpcServer
 from ringcast_heartbeat_agent.dapr.transport_http import HttpServer
-from ringcast_heartbeat_agent.dispatch.dead_letters import DeadLetterPublisher
+from ringcast_heartbeat_agent.dispatch.dead_letters import GroupDeadLetters
 from ringcast_heartbeat_agent.dispatch.group import LOSSY, RELIABLE
 from ringcast_heartbeat_agent.dispatch.groups import Dispatch
 from ringcast_heartbeat_agent.dispatch.key_follower import KeyFollowers
@@ -78,7 +78,7 @@ class App(Lifetime):
             followers = Followers(config, tasks)
             key_followers = KeyFollowers(config, followers, self._metrics, self._opener)
             js = nc.jetstream(prefix=config.jetstream_api, timeout=_API_TIMEOUT_S)
-            dead_letters = DeadLetterPublisher(nc, js)
+            dead_letters = GroupDeadLetters(nc, js)
             positions = positions_of(config)
             seals = SealService(config, tasks.create_task)
             dispatch = Dispatch(config, key_followers, tasks, dead_letters, History(reader, positions), seals)
@@ -191,7 +191,7 @@ class App(Lifetime):
             MemberKind.AGENT,
             config.agent_id,
             VERSION,
-            addresses=lambda: self.addresses,
+            addresses=lambda: self.addresses | {"grpc": config.cluster.reached_at(self.addresses["grpc"])},
             state=lambda: drain.state,
             load=load,
         )
@@ -210,7 +210,7 @@ class App(Lifetime):
         drain.changed = presence.changed
         return presence
 
-    def _measure(self, nc: Client, handlers: Handlers, dispatch: Dispatch, dead_letters: DeadLetterPublisher) -> None:
+    def _measure(self, nc: Client, handlers: Handlers, dispatch: Dispatch, dead_letters: GroupDeadLetters) -> None:
         """Says where the gauges are read: by the thread that serves them, so each takes a copy first."""
 
         def count(api: str) -> float:

@@ -130,7 +130,7 @@ class Measures:
         self.refused: Counter[str] = Counter({"IN_USE": 0})
         self.gauges: dict[tuple[str, tuple[str, ...]], Callable[[], float]] = {}
 
-    def asked(self, api: str, method: str, outcome: str, seconds: float) -> None:
+    def request_answered(self, api: str, method: str, outcome: str, seconds: float) -> None:
         """A request has been answered."""
         self.requests[api, method, outcome] += 1
         self.durations[api, method].observe(seconds)

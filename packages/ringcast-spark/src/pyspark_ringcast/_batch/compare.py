@@ -21,7 +21,7 @@ from pyspark_ringcast._client.service import get_rows
 from pyspark_ringcast._common.batches import BatchMaker, Rejected
 from pyspark_ringcast._common.mapping import WriteColumns
 from pyspark_ringcast._common.options import Options
-from pyspark_ringcast._common.told import CURABLE
+from pyspark_ringcast._common.task_failures import CURABLE
 
 
 class Kind(Enum):

@@ -29,7 +29,7 @@ from pyspark_ringcast._common.mapping import ReadColumns
 from pyspark_ringcast._common.offsets import ChangesLostError, Range
 from pyspark_ringcast._common.options import OnChange, Options, parse_options
 from pyspark_ringcast._common.since import vector_text
-from pyspark_ringcast._common.told import told_again
+from pyspark_ringcast._common.task_failures import raise_known_failure
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -161,7 +161,7 @@ class RingcastReader(DataSourceReader):
         """
         if isinstance(partition, ReadTask):  # Spark makes a task of its own where there is none
             columns = ReadColumns(self._snapshot.options, self._schema)
-            yield from told_again(lambda: map(columns.of, read_task(self._snapshot, partition)))
+            yield from raise_known_failure(lambda: map(columns.of, read_task(self._snapshot, partition)))
 
 
 def _check_plan(snapshot: Snapshot) -> None:

@@ -36,7 +36,7 @@ class RowsBefore:
         Args:
             options: Of the write.
             heads: The revision of each partition when the job began; none if there was no such key.
-            overwrite: Rows that somebody else changed meanwhile are to be written all the same.
+            overwrite: Rows that another writer changed meanwhile are to be written all the same.
         """
         self._overwrite = overwrite
         self._options = options

@@ -5,7 +5,7 @@ next rows need, by compare-and-set, behind what others have reserved, and sends 
 take turns in this way, and their number does not matter.
 
 Bounds: in any ``t`` seconds no more than ``rate * (t + 1)`` rows are sent (a batch is sent at the beginning of its
-time, and one that is a second late, behind a stall, is not sent before time is reserved anew). A task that ends leaves
+time, and one that is a second late, behind a stall, is not sent before time is reserved again). A task that ends leaves
 at most as much time unused as it has used. A node whose clock is behind by ``s`` seconds sends its turns ``s`` seconds
 late, beside those of others.
 """

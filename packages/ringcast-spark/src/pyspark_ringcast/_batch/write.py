@@ -4,7 +4,7 @@ Every batch is sent with ``skip_unchanged``: a row that is as it should be is le
 or runs twice, and a commit that is repeated, change nothing twice, and a job that failed half-way can be run again.
 
 A further attempt of a task also leaves alone what was written since the job began, by an attempt before it or by
-somebody else after that. Not so an overwrite, whose rows are to be those of the DataFrame in the end. What an attempt
+another writer after that. Not so an overwrite, whose rows are to be those of the DataFrame in the end. What an attempt
 before has written counts as written: it is this job that wrote it.
 """
 
@@ -39,7 +39,7 @@ from pyspark_ringcast._common.batches import BatchMaker, Rejected
 from pyspark_ringcast._common.guards import Replacement, check_overwrite
 from pyspark_ringcast._common.mapping import WriteColumns
 from pyspark_ringcast._common.options import Operation, Options
-from pyspark_ringcast._common.told import CURABLE
+from pyspark_ringcast._common.task_failures import CURABLE
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

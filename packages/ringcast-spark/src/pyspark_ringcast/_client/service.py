@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import grpc
 from ringcast_client.blocking import retried
-from ringcast_wire import InvalidInputError, UnknownKeyError, limits
+from ringcast_wire import InvalidInputError, UnknownKeyError, client_channel_options, limits
 from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, pb
 
 from pyspark_ringcast._common.options import Service
@@ -28,11 +28,7 @@ def shared_stub(service: Service | str) -> ConfigServiceStub:
     service = Service(service) if isinstance(service, str) else service
     with _lock:
         if service not in _channels:
-            options = (
-                ("grpc.max_receive_message_length", 16 * limits.MIB),
-                ("grpc.initial_reconnect_backoff_ms", 100),
-                ("grpc.max_reconnect_backoff_ms", 2_000),
-            )
+            options = client_channel_options(16 * limits.MIB, max_reconnect_ms=2_000)
             _channels[service] = _channel(service, options)
         return ConfigServiceStub(_channels[service])
 

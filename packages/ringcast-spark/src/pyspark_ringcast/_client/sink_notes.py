@@ -114,7 +114,7 @@ def _remove(options: Options, row: pb.Row) -> bool:
 
 
 def _until_s(row: pb.Row) -> float:
-    """What can't be read is of a later release, or of somebody else: it is left alone."""
+    """What can't be read is of a later release, or of another writer: it is left alone."""
     try:
         return msgspec.json.decode(row.value, type=_Dated).until_s
     except msgspec.MsgspecError:

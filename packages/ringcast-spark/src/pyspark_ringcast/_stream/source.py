@@ -19,7 +19,7 @@ from pyspark_ringcast._client.service import find_store
 from pyspark_ringcast._common.mapping import ReadColumns
 from pyspark_ringcast._common.offsets import Offset, Range, first_offset, next_offset, ranges, shared_out
 from pyspark_ringcast._common.options import Changes, OnChange, OnGap, Options, parse_options
-from pyspark_ringcast._common.told import told_again
+from pyspark_ringcast._common.task_failures import raise_known_failure
 from pyspark_ringcast._stream.read import read_ranges
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class RingcastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         assert isinstance(partition, StreamTask)
         options, wanted, columns = self._options, partition.ranges, ReadColumns(self._options, self._schema)
-        return told_again(lambda: map(columns.of, read_ranges(options, wanted, shared_client(options))))
+        return raise_known_failure(lambda: map(columns.of, read_ranges(options, wanted, shared_client(options))))
 
     @cached_property
     def _options(self) -> Options:

@@ -222,5 +222,5 @@ def _difference_text(plan: Plan, result: Verification) -> str:
         return f"{result.wrong} rows of {plan.target} are not as planned, among them {examples}"
     return (
         f"{plan.target} has {result.found.rows} rows and {result.wanted.rows} were planned; every row of the plan is "
-        "as planned, so somebody else wrote to the key meanwhile"
+        "as planned, so another writer changed the key meanwhile"
     )

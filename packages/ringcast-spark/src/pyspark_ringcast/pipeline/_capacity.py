@@ -92,7 +92,7 @@ def simulate_move(ids: DataFrame, before: Layout, after: Layout) -> MoveReport:
     Args:
         ids: Has a column ``row_id``.
         before: The layout now.
-        after: The layout then; another partition count means another store, whose rows are hashed anew.
+        after: The layout then; another partition count means another store, whose rows have other partitions.
 
     Raises:
         InvalidInputError: a layout breaks a limit.

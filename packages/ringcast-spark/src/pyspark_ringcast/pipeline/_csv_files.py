@@ -158,7 +158,7 @@ class _ReadFiles:
         width, null = self.width, self.options.null_value
         problems = [record.problem or width_problem(record.cells, width) for record in records]
         rows = [
-            record.cells if problem is None else _told(record.cells, width)
+            record.cells if problem is None else _readable(record.cells, width)
             for record, problem in zip(records, problems, strict=True)
         ]
         columns = [[None if row[at] == null else row[at] for row in rows] for at in order]
@@ -172,8 +172,8 @@ class _ReadFiles:
         return pa.record_batch([pa.array(column, pa.string()) for column in columns], list(self.names))
 
 
-def _told(cells: Sequence[str], width: int) -> list[str]:
-    """As much of a record with a problem as can be told: it is only reported, under the id that it seems to have."""
+def _readable(cells: Sequence[str], width: int) -> list[str]:
+    """As much of a record with a problem as can be read: it is only reported, under the id that it seems to have."""
     readable = [cell.encode(errors="replace").decode() for cell in cells[:width]]
     return readable + [""] * (width - len(readable))
 

@@ -565,7 +565,7 @@ class ConfigServiceServicer:
     def PublishRelease(self, request, context):
         """Begins to publish a staged release, unless one of its rows has changed since it was staged, or it has fewer approvals
         than the policy of the store wants (CONDITION_FAILED). The
-        service goes on by itself, whatever happens to the caller or to an instance: GetRelease tells how far it is. The same
+        service completes it, whatever happens to the caller or to an instance: GetRelease tells how far it is. The same
         call again changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -706,8 +706,8 @@ class ConfigServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReplayDeadLetters(self, request, context):
-        """Has the rows of dead letters handed over again, as they are now, to the worker or group that gave them up: to whoever
-        owns their partition now. A dead letter is removed once that was done, or once it failed again and another dead
+        """Has the rows of dead letters handed over again, as they are now, to the worker or group that gave them up: to the
+        present owner of their partition. A dead letter is removed once that was done, or once it failed again and another dead
         letter of it is stored; otherwise it is kept, and why is told. Dead letters of one row and owner are replayed as one.
         What came of them is answered one after the other, with empty answers while nothing has happened.
         """

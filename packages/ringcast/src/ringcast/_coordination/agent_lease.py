@@ -75,13 +75,13 @@ class AgentLease:
         return self._choice.host is not None
 
     @property
-    def taken(self) -> bool:
+    def id_in_use(self) -> bool:
         """Whether another process has the worker's id."""
-        return self._own.taken
+        return self._own.id_in_use
 
-    @taken.setter
-    def taken(self, taken: bool) -> None:
-        self._own.taken = taken
+    @id_in_use.setter
+    def id_in_use(self, in_use: bool) -> None:
+        self._own.id_in_use = in_use
 
     @property
     def failed_writes(self) -> int:
@@ -91,7 +91,7 @@ class AgentLease:
     @property
     def held(self) -> bool:
         """Whether the others count this worker as alive, as far as it knows. From any thread."""
-        if self.taken:
+        if self.id_in_use:
             return False
         if self._choice.host is not None:
             return self._registration.held

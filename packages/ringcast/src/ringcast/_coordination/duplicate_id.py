@@ -114,7 +114,7 @@ class DuplicateIdCheck:
         return view.duplicate_worker(key, self._worker_id, self._incarnation, self._lease.ids)
 
     def _in_use(self, other: NodeRecord, view: Membership) -> InUseError:
-        self._lease.taken = True
+        self._lease.id_in_use = True
         lease = view.leases.get(other.lease, LeaseRecord)
         where = f" on host {lease.host}" if lease is not None else ""
         return InUseError(f"worker id {self._worker_id!r} is in use by another process{where}", field="worker_id")

@@ -40,7 +40,7 @@ this_process.forgets(_holders.clear)
 class LeaseSource(Protocol):
     """The lease by which a worker counts as alive: its own, or the one that its host's agent keeps."""
 
-    taken: bool
+    id_in_use: bool
     """Whether another process has the worker's id."""
     sees_end: bool
     """Whether the host's agent would see this process end."""
@@ -116,7 +116,7 @@ class LeaseHolder:
         self._expiry_logged = False
         self._losses = 0
         self.failed_writes = 0
-        self.taken = False
+        self.id_in_use = False
         """Whether another process has it: then what goes by the worker's id is that process's, too."""
         self.sees_end = False
         buckets.on_back(self.check)
@@ -204,7 +204,7 @@ class LeaseHolder:
     @property
     def held(self) -> bool:
         """Whether the others count this process as alive, as far as it knows. From any thread."""
-        return self._needed and not self.taken and not self._keeper.expired(self._loop.time())
+        return self._needed and not self.id_in_use and not self._keeper.expired(self._loop.time())
 
     def check(self) -> None:
         """Looks after the lease at once: the connection was lost, or the lease was seen to be gone."""
@@ -260,7 +260,7 @@ class LeaseHolder:
         """After a refusal: goes on from what stands there, or gives up."""
         current = self._read_record(entry)
         if self._keeper.refused(current) is Refusal.TAKEN:
-            self.taken = True
+            self.id_in_use = True
             raise self._in_use(current)
         self._keeper.revision = entry.revision if entry is not None else 0
 

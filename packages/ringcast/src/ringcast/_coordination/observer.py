@@ -9,7 +9,7 @@ from collections.abc import Callable
 class NoLease:
     """Stands in the place of a lease, and is always held."""
 
-    taken = False
+    id_in_use = False
     failed_writes = 0
     id = ""
     ids: frozenset[str] = frozenset()

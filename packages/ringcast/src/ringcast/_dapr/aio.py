@@ -182,7 +182,7 @@ class DaprClient:
             if subscription.in_handler or subscription.mode is not Mode.FULL:
                 break
             await subscription.wait_ready(self._timeout_s or DEFAULT_TIMEOUT_S)
-            return subscription.held(key)
+            return subscription.items(key)
         parts = await self._reader.key(store, key)
         return [
             (row.row_id, item_of(key, part.partition, row)) for part in parts for row in part.rows if not row.deleted

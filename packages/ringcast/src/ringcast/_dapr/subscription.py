@@ -115,7 +115,7 @@ class Subscription:
     async def _stop_outside(self) -> None:
         await self.stop()
 
-    def held(self, key: str) -> list[tuple[str, ConfigurationItem]]:
+    def items(self, key: str) -> list[tuple[str, ConfigurationItem]]:
         """The rows of a key that its worker holds: all of them, or in a PARTITIONED store its share."""
         count = self._worker.settings.partition_count
         return [(row.row_id, item_of(key, row_partition(row.row_id, count), row)) for row in self._worker.rows(key)]

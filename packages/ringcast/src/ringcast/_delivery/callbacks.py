@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ringcast_wire import EventLog
 
@@ -18,6 +18,13 @@ Listener: TypeAlias = Callable[[str, frozenset[int]], Awaitable[None] | None]
 """Takes a config key and the partitions that were assigned or revoked."""
 
 
+class Listeners(NamedTuple):
+    """What the application wants to be called with the partitions that it gets and loses; ``None``: with neither."""
+
+    on_assigned: Listener | None = None
+    on_revoked: Listener | None = None
+
+
 class OwnershipCallbacks:
     """Those of one config key. An error is counted and logged, not more.
 
@@ -25,24 +32,15 @@ class OwnershipCallbacks:
     taken away again, while callbacks run.
     """
 
-    def __init__(
-        self,
-        on_assigned: Listener | None,
-        on_revoked: Listener | None,
-        *,
-        stopping: Stopping,
-        stats: Stats,
-        log: EventLog,
-    ) -> None:
-        self._on_assigned = on_assigned
-        self._on_revoked = on_revoked
+    def __init__(self, listeners: Listeners, *, stopping: Stopping, stats: Stats, log: EventLog) -> None:
+        self._on_assigned, self._on_revoked = listeners
         self._stopping = stopping
         self._stats = stats
         self._log = log
         self._lock = asyncio.Lock()
         self._running_since: float | None = None
         self.gate: CallGate | None = None
-        self._told: set[int] = set()
+        self._announced: set[int] = set()
 
     @property
     def running_s(self) -> float:
@@ -96,9 +94,9 @@ class OwnershipCallbacks:
 
     async def _run_free(self, listener: Listener | None, key: str, assigned: bool, partitions: frozenset[int]) -> None:
         if assigned:
-            self._told |= partitions
+            self._announced |= partitions
         else:
-            self._told -= partitions
+            self._announced -= partitions
         if listener is not None:
             await self._run(listener, key, partitions)
 
@@ -110,10 +108,10 @@ class OwnershipCallbacks:
         try:
             if assigned:
                 partitions = frozenset(admissions)
-                self._told |= partitions
+                self._announced |= partitions
             else:
-                partitions &= self._told
-                self._told -= partitions
+                partitions &= self._announced
+                self._announced -= partitions
             if listener is not None and partitions:
                 any_of_them = next(iter(admissions.values()), None)  # all have the same time to end
                 await self._run(listener, key, partitions, any_of_them)

@@ -21,11 +21,12 @@ from ringcast._common.measures import KeyMeasures
 from ringcast._common.opening import Opening
 from ringcast._common.stats import Stats
 from ringcast._delivery.attempts import Attempts, Handler
-from ringcast._delivery.callbacks import Listener, OwnershipCallbacks
+from ringcast._delivery.callbacks import Listeners, OwnershipCallbacks
 from ringcast._delivery.calls import HandlerCall, HandlerCalls
+from ringcast._delivery.dead_letters import DeadLetters
 from ringcast._delivery.gate import Admission, CallGate, NotAdmittedError
 from ringcast._delivery.loop_share import LoopShare
-from ringcast._delivery.poison import DeadLetters, Poison, Replay
+from ringcast._delivery.poison import Poison, Replay
 from ringcast._delivery.progress import DeliveryProgress
 
 _Begun: TypeAlias = tuple[HandlerCall, BaseException | Awaitable[None]]
@@ -44,8 +45,7 @@ class Applier:
         stats: Stats,
         log: EventLog,
         *,
-        on_assigned: Listener | None,
-        on_revoked: Listener | None,
+        listeners: Listeners,
         owned: Callable[[int], bool],
         dead_letters: DeadLetters,
         measures: KeyMeasures,
@@ -64,7 +64,7 @@ class Applier:
         self.calls = HandlerCalls()
         self.stopping = Stopping()
         self._attempts = Attempts(config, stats, log, stopping=self.stopping, measures=measures)
-        self._callbacks = OwnershipCallbacks(on_assigned, on_revoked, stopping=self.stopping, stats=stats, log=log)
+        self._callbacks = OwnershipCallbacks(listeners, stopping=self.stopping, stats=stats, log=log)
         self._loop_share = LoopShare()
         self._latency = measures.handler_latency if measures.timed else None
         self._gate: CallGate | None = None

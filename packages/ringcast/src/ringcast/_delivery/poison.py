@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import random
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from ringcast_wire import (
     MAX_REPLAY_WHY_CHARS,
     WIRE_VERSION,
-    Backoff,
     DeadLetter,
     EventLog,
     ReplayAnswer,
     ReplayOutcome,
-    dead_letter_id,
-    encode_dead_letter,
     event_within,
-    names,
 )
 from ringcast_wire.reports import RowFailure
 
-from ringcast._bus.bus import TRANSIENT
 from ringcast._common.change import Change, PoisonPolicy
 from ringcast._common.config import WorkerConfig
 from ringcast._common.stats import Stats
 from ringcast._delivery.calls import HandlerCall, HandlerCalls
+from ringcast._delivery.dead_letters import DeadLetters, DeadLetterSender, dead_letter_of
 from ringcast._delivery.failures import Failure, Failures
 
 MAX_BLOCKED_ROWS: Final = 1_024
@@ -71,17 +65,6 @@ class _Entry:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class DeadLetters(Protocol):
-    """Where dead letters go."""
-
-    async def publish(self, subject: str, body: bytes, message_id: str) -> None:
-        """Returns when the stream has it; raises one of ``TRANSIENT`` otherwise."""
-
-    @property
-    def max_bytes(self) -> int:
-        """How large one may be."""
-
-
 class Poison:
     """The poison policy of one config key."""
 
@@ -91,9 +74,8 @@ class Poison:
         self._config = config
         self._stats = stats
         self._log = log
-        self._dead_letters = dead_letters
         self._owned = owned
-        self._nonce = secrets.token_hex(8)
+        self._sender = DeadLetterSender(dead_letters, self._not_sent)
         self._blocked: dict[tuple[int, str], _Entry] = {}
         self._room = asyncio.Event()
         self.failures = Failures()
@@ -260,38 +242,19 @@ class Poison:
 
     async def _send(self, call: HandlerCall, error: BaseException, replay: Replay | None = None) -> bool:
         """Sends a dead letter until the stream has it, or the partition is lost; returns whether the stream has it."""
-        change = call.change
-        subject = names.dead_subject(change.store, change.key, change.partition)
-        letter = self._letter(change, error, replays=0 if replay is None else replay.replays + 1)
-        body = encode_dead_letter(letter, self._dead_letters.max_bytes)
-        message_id = dead_letter_id(letter, self._nonce, "" if replay is None else replay.id)
-        backoff = Backoff(random.random, first_s=0.5)
-        while not call.lost:
-            try:
-                await self._dead_letters.publish(subject, body, message_id)
-            except TRANSIENT as failure:
-                self._stats.dead_letter_failures += 1
-                self._log.warning("dead_letter.publish_failed", partition=change.partition, error=repr(failure))
-                await call.pause(backoff.next_s())
-            else:
-                self._stats.dead_letters += 1
-                return True
-        return False
-
-    def _letter(self, change: Change, error: BaseException, replays: int) -> DeadLetter:
-        return DeadLetter(
-            store=change.store,
-            key=change.key,
-            partition=change.partition,
-            row_id=change.row_id,
-            version=change.version,
-            value=change.value,
-            deleted=change.deleted,
-            metadata=change.metadata,
+        letter = dead_letter_of(
+            call.change,
             error=repr(error)[:_ERROR_CHARS],
             worker_id=self._config.worker_id,
             tries=self._config.handler_tries,
-            at_ms=int(time.time() * 1000),
             observer=self._config.observe,
-            replays=replays,
+            replays=0 if replay is None else replay.replays + 1,
         )
+        replay_id = "" if replay is None else replay.id
+        sent = await self._sender.send(letter, replay_id=replay_id, pause=call.pause, is_void=lambda: call.lost)
+        self._stats.dead_letters += sent
+        return sent
+
+    def _not_sent(self, letter: DeadLetter, error: Exception) -> None:
+        self._stats.dead_letter_failures += 1
+        self._log.warning("dead_letter.publish_failed", partition=letter.partition, error=repr(error))

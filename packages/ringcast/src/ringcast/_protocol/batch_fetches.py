@@ -10,7 +10,7 @@ from ringcast_wire import Backoff, ErrorCode, PartitionRows, RandomSource
 
 from ringcast._common.stats import Stats
 from ringcast._protocol.actions import FetchBatch, GiveUpFetch
-from ringcast._protocol.batches import Batch, Wanted
+from ringcast._protocol.batches import Batch, MissingRow
 from ringcast._protocol.outbox import Outbox
 from ringcast._protocol.partition import Partition
 
@@ -21,7 +21,7 @@ STALE_REPLIES: Final = 3
 @dataclass(slots=True)
 class _Request:
     batch: Batch
-    wanted: list[Wanted]
+    wanted: list[MissingRow]
     backoff: Backoff
     due: float = 0.0
 
@@ -52,7 +52,7 @@ class BatchFetches:
     def __contains__(self, request: int) -> bool:
         return request in self._under_way
 
-    def ask(self, batch: Batch, wanted: list[Wanted]) -> None:
+    def ask(self, batch: Batch, wanted: list[MissingRow]) -> None:
         """Fetches rows that a batch waits for; its ``pending`` counts this."""
         self._ask(_Request(batch, wanted, Backoff(self._random)))
 

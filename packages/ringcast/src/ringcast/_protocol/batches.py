@@ -19,8 +19,8 @@ PAUSE_AT_ROWS: Final = 4_096
 
 
 @dataclass(slots=True)
-class Wanted:
-    """A row that a batch has to fetch, and its version as the event has it."""
+class MissingRow:
+    """A row that an event names without its value, so its batch has to fetch it. ``version``: as the event has it."""
 
     partition: Partition
     row_id: str
@@ -52,7 +52,7 @@ class Batch:
             token for partition, last in self.revs.values() for rev, token in partition.tokens.items() if rev <= last
         ]
 
-    def take(self, wanted: Iterable[Wanted], reply: Iterable[PartitionRows]) -> bool:
+    def take(self, wanted: Iterable[MissingRow], reply: Iterable[PartitionRows]) -> bool:
         """Adds the rows that a fetch brought. If some are older than the events it adds none and returns ``False``.
 
         A row may be newer than its event, which is fine. One that the service does not know (deleted, and the tombstone
@@ -116,9 +116,9 @@ class Collector:
             self.since = now
         return True
 
-    def close(self) -> tuple[Batch, list[list[Wanted]]]:
+    def close(self) -> tuple[Batch, list[list[MissingRow]]]:
         """Empties the collector: the batch, and what must be fetched for it in requests of allowed size."""
-        wanted: list[Wanted] = []
+        wanted: list[MissingRow] = []
         if self._newest or not self._once():
             self._merge()
             batch = Batch(self._revs, len(self._newest))
@@ -153,10 +153,10 @@ class Collector:
                     newest[(number, change.row_id)] = (change, event.committed_at_ms)
 
 
-def _put(batch: Batch, wanted: list[Wanted], partition: Partition, change: WireChange, committed: int) -> None:
+def _put(batch: Batch, wanted: list[MissingRow], partition: Partition, change: WireChange, committed: int) -> None:
     value = change.value
     if value is not None or change.deleted:
         row = Row(change.row_id, value or "", change.version, change.deleted, change.metadata)
         batch.rows.append((partition, row, committed))
     else:
-        wanted.append(Wanted(partition, change.row_id, change.version, committed))
+        wanted.append(MissingRow(partition, change.row_id, change.version, committed))

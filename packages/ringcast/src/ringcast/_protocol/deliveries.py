@@ -166,7 +166,7 @@ class ChangeMaker:
 
     def of_first(self, partition: Partition) -> list[Change]:
         """All rows, and what was deleted while the partition was silent, which it is not any more."""
-        partition.silent = False
+        partition.end_silence()
         gone = [Row(row_id, "", version, True) for row_id, version in partition.owed.items()]
         return self.of_rows(partition, [*gone, *partition.rows.values()])
 

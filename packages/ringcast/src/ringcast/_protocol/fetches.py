@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from ringcast_wire import ErrorCode, PartitionRows, RandomSource, names
+from ringcast_wire import ErrorCode, PartitionRows, names
 
-from ringcast._common.stats import Stats
 from ringcast._protocol.actions import FetchFull, GiveUpFetch
 from ringcast._protocol.batch_fetches import BatchFetches
 from ringcast._protocol.comparison import Comparison
-from ringcast._protocol.deliveries import DeliveryQueue, PartitionDelivery, PartitionRequest
-from ringcast._protocol.fetch_queue import FetchQueue
+from ringcast._protocol.deliveries import PartitionDelivery, PartitionRequest
 from ringcast._protocol.full_fetch import FullFetch
-from ringcast._protocol.key_history import KeyHistory
-from ringcast._protocol.outbox import Outbox
+from ringcast._protocol.key_context import KeyContext
 from ringcast._protocol.partition import Fetching, Partition, PartitionInput
 from ringcast._protocol.partition_fetches import PartitionFetches
 
@@ -25,26 +22,16 @@ class Fetches:
     An answer to a request that was given up, or was answered before, is ignored.
     """
 
-    def __init__(
-        self,
-        partitions: Mapping[int, Partition],
-        comparison: Comparison,
-        queue: FetchQueue,
-        deliveries: DeliveryQueue,
-        history: KeyHistory,
-        stats: Stats,
-        outbox: Outbox,
-        random: RandomSource,
-    ) -> None:
-        self._partitions = partitions
+    def __init__(self, context: KeyContext, comparison: Comparison) -> None:
+        self._partitions = context.partitions
         self._comparison = comparison
-        self._queue = queue
-        self._deliveries = deliveries
-        self._stats = stats
-        self._outbox = outbox
-        self._single = PartitionFetches(queue, history, stats, outbox)
-        self._full = FullFetch(random)
-        self.batches = BatchFetches(random, stats, outbox, self._reload)
+        self._queue = context.queue
+        self._deliveries = context.deliveries
+        self._stats = context.stats
+        self._outbox = context.outbox
+        self._single = PartitionFetches(context.queue, context.history, context.stats, context.outbox)
+        self._full = FullFetch(context.random)
+        self.batches = BatchFetches(context.random, context.stats, context.outbox, self._reload)
 
     # ---- requests
 

@@ -2,76 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable
 
-from ringcast_wire import RandomSource
 from ringcast_wire.metrics import Histogram
 
 from ringcast._common.change import Change
-from ringcast._common.stats import Stats
 from ringcast._protocol.actions import Apply, Restored
-from ringcast._protocol.announcements import Announcements
-from ringcast._protocol.backlog import Backlog
 from ringcast._protocol.batches import Batch, Collector
 from ringcast._protocol.deliveries import (
     CachedDelivery,
     ChangeMaker,
-    DeliveryQueue,
     FirstDelivery,
     PartitionDelivery,
     PartitionsDelivery,
     QueuedDelivery,
     events_of,
 )
-from ringcast._protocol.fetch_queue import FetchQueue
 from ringcast._protocol.fetches import Fetches
 from ringcast._protocol.intake import EventIntake
-from ringcast._protocol.key_history import KeyHistory
-from ringcast._protocol.outbox import Outbox
+from ringcast._protocol.key_context import KeyContext
 from ringcast._protocol.partition import Fetching, Partition, PartitionInput, Token
-from ringcast._protocol.snapshots import Saving
 
 
 class Handover:
-    """Hands one delivery at a time to the application. Once it is done, its events are acknowledged.
-
-    ``saving`` learns which partitions have changed, where there is a cache on disk.
-    """
+    """Hands one delivery at a time to the application. Once it is done, its events are acknowledged."""
 
     def __init__(
         self,
-        partitions: MutableMapping[int, Partition],
+        context: KeyContext,
         *,
-        deliveries: DeliveryQueue,
         collector: Collector,
         intake: EventIntake,
         fetches: Fetches,
-        queue: FetchQueue,
-        history: KeyHistory,
-        announcements: Announcements,
-        backlog: Backlog,
         make: ChangeMaker,
-        saving: Saving | None,
-        stats: Stats,
-        outbox: Outbox,
-        random: RandomSource,
         window_s: float,
     ) -> None:
         self.batch_sizes = Histogram.of("config_notification_batch_size")
-        self._partitions = partitions
-        self._deliveries = deliveries
+        self._partitions = context.partitions
+        self._deliveries = context.deliveries
         self._collector = collector
         self._intake = intake
         self._fetches = fetches
-        self._queue = queue
-        self._history = history
-        self._announcements = announcements
-        self._backlog = backlog
+        self._queue = context.queue
+        self._history = context.history
+        self._announcements = context.announcements
+        self._backlog = context.backlog
         self._make = make
-        self._saving = saving
-        self._stats = stats
-        self._outbox = outbox
-        self._random = random
+        self._saving = context.saving
+        self._stats = context.stats
+        self._outbox = context.outbox
+        self._random = context.random
         self._window_s = window_s
 
     # ---- the next delivery
@@ -187,7 +167,7 @@ class Handover:
         if isinstance(delivery, PartitionDelivery):
             self._finish_fetch(delivery, now)
         elif isinstance(delivery, FirstDelivery):
-            delivery.partition.served, delivery.partition.owed = True, {}
+            delivery.partition.mark_served()
         elif isinstance(delivery, Batch):
             self._finish_batch(delivery.revs.values())
 

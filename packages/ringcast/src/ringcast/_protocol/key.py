@@ -28,6 +28,7 @@ from ringcast._protocol.fetch_queue import FetchQueue
 from ringcast._protocol.fetches import Fetches
 from ringcast._protocol.handover import Handover
 from ringcast._protocol.intake import EventIntake
+from ringcast._protocol.key_context import KeyContext
 from ringcast._protocol.key_history import KeyHistory
 from ringcast._protocol.outbox import Outbox
 from ringcast._protocol.pace import Pace
@@ -84,27 +85,28 @@ class KeyMachine:
         self._comparison = comparison = Comparison(history, self.partitions, queue, stats, outbox)
         collector = Collector()
         self.intake = EventIntake(comparison, collector, queue, backlog, stats, outbox)
-        self.fetches = Fetches(self.partitions, comparison, queue, deliveries, history, stats, outbox, random)
-        self.handover = Handover(
+        context = KeyContext(
             self.partitions,
-            deliveries=deliveries,
+            history,
+            queue,
+            deliveries,
+            self.announcements,
+            backlog,
+            saving,
+            stats,
+            outbox,
+            random,
+        )
+        self.fetches = Fetches(context, comparison)
+        self.handover = Handover(
+            context,
             collector=collector,
             intake=self.intake,
             fetches=self.fetches,
-            queue=queue,
-            history=history,
-            announcements=self.announcements,
-            backlog=backlog,
             make=self._make,
-            saving=saving,
-            stats=stats,
-            outbox=outbox,
-            random=random,
             window_s=window_s,
         )
-        self.silent = SilentPartitions(
-            self.partitions, self._deliveries, self.announcements, self.fetches, backlog, saving, outbox, random
-        )
+        self.silent = SilentPartitions(context, self.fetches)
 
     # ---- assignment
 
@@ -167,7 +169,7 @@ class KeyMachine:
         self.silent.adopt({number: token for number, token in tokens.items() if self.owns(number)}, now)
 
     def become_shared(self, partitions: frozenset[int]) -> None:
-        """From now on these are owned by the peer rule. What is not silent goes on, the rest begins anew."""
+        """From now on these are owned by the peer rule. What is not silent goes on, the rest starts over."""
         self.assign(partitions & self.silent.undisturbed())
         self.silent.drop_tokens()
         self.exclusive = False
@@ -185,7 +187,7 @@ class KeyMachine:
         """The server has confirmed that it delivers the events of these partitions: now they can be fetched."""
         new = [p for n in partitions if (p := self.partitions.get(n)) is not None and not p.filtered]
         for partition in new:
-            partition.filtered = True
+            partition.confirm_filter()
         whole_key = self._full and len(new) == self.partition_count and not any(partition.cached for partition in new)
         self.fetches.begin(new, now, whole_key=whole_key)
 

@@ -22,14 +22,14 @@ _DEVIATIONS: Final = 4.0
 
 @dataclass(slots=True, frozen=True)
 class Refusal:
-    """What was refused: ``history`` lacks ``gone`` of ``held`` rows.
+    """What was refused: ``history`` lacks ``gone`` of ``rows``, all that this worker has.
 
     ``live``: how many it has in our partitions, ``heads``: the revisions of those, added up.
     """
 
     history: str
     gone: int
-    held: int
+    rows: int
     live: int | None
     heads: int = 0
 
@@ -47,8 +47,8 @@ class KeyHistory:
         self._live: int | None = None
         self._heads = 0
         self._gone = 0
-        self._held = 0
-        self._held_before = 0
+        self._rows = 0
+        self._rows_before = 0
 
     def is_past(self, history: str) -> bool:
         """Whether a history is known to be over."""
@@ -77,30 +77,30 @@ class KeyHistory:
         if history not in ("", self.current, *self._past):
             self._past.append(history)
 
-    def change(self, history: str, held: int, live: int | None, heads: int = 0, *, is_empty: bool = False) -> bool:
+    def change(self, history: str, rows: int, live: int | None, heads: int = 0, *, is_empty: bool = False) -> bool:
         """Changes to another history, or begins the current one again because its revisions went back.
 
-        Refuses where too many of the ``held`` rows are missing; ``live``: how many the service has in our partitions,
+        Refuses where too many of our ``rows`` are missing; ``live``: how many the service has in our partitions,
         ``heads``: their revisions, added up, ``is_empty``: whether it has no row in any partition. What was refused is
         checked again once something was written there, as many rows as there may be afterwards.
         """
         refused = self.refusal
         if refused is not None and (refused.history, refused.live, refused.heads) == (history, live, heads):
             return False
-        gone = 0 if live is None else held - live
-        if gone > self._max_delete_share * held and (is_empty or gone >= FEW_ROWS):
-            self.refusal = Refusal(history, gone, held, live, heads)
+        gone = 0 if live is None else rows - live
+        if gone > self._max_delete_share * rows and (is_empty or gone >= FEW_ROWS):
+            self.refusal = Refusal(history, gone, rows, live, heads)
             return False
         before, self.current, self.refusal = self.current, history, None
         if history in self._past:
             self._past.remove(history)
         self._end(before)
-        self._live, self._heads, self._gone, self._held = live, heads, 0, 0
-        self._held_before = held
+        self._live, self._heads, self._gone, self._rows = live, heads, 0, 0
+        self._rows_before = rows
         return True
 
-    def may_delete(self, gone: int, held: int) -> bool:
-        """Whether ``gone`` of the ``held`` rows of the next partition may go. Counts over all since the change.
+    def may_delete(self, gone: int, rows: int) -> bool:
+        """Whether ``gone`` of the ``rows`` of the next partition may go. Counts over all since the change.
 
         A history with as many rows as before may have none of those that are held. The partitions so far are a sample
         of the key's rows, so chance is allowed for: too many is what a key that keeps to the share hardly ever shows.
@@ -108,10 +108,10 @@ class KeyHistory:
         if self.refusal is not None:
             return False
         self._gone += gone
-        self._held += held
+        self._rows += rows
         share = self._max_delete_share
-        chance = _DEVIATIONS * math.sqrt(share * (1.0 - share) * self._held)
-        if self._gone >= FEW_ROWS and self._gone > min(share * self._held + chance, share * self._held_before):
-            self.refusal = Refusal(self.current, self._gone, self._held, self._live, self._heads)
+        chance = _DEVIATIONS * math.sqrt(share * (1.0 - share) * self._rows)
+        if self._gone >= FEW_ROWS and self._gone > min(share * self._rows + chance, share * self._rows_before):
+            self.refusal = Refusal(self.current, self._gone, self._rows, self._live, self._heads)
             return False
         return True

@@ -165,13 +165,13 @@ class LeaseReadings:
         self._urgent = len(asked) < len(wanted)
         return asked
 
-    def answer(self, asked: Collection[str], found: Mapping[str, Lease], now: float) -> bool:
+    def answer(self, requested: Collection[str], found: Mapping[str, Lease], now: float) -> bool:
         """Takes what a server has of the leases that were asked for; returns whether that changes anything."""
         newest_s = max((lease.stored_s for lease in found.values()), default=0.0)
         fresh = {key: lease for key, lease in found.items() if newest_s - lease.stored_s <= ENDED_AFTER_S}
         proves = self._proves(fresh.get(self._own), now, newest_s)
         changed, ended, unsure, finds = False, False, False, self.finds
-        for key in asked:
+        for key in requested:
             lease = fresh.get(key)
             if lease is not None and self._ended.get(key) != lease.revision:
                 changed |= self._lives(key, lease, now, newest_s - lease.stored_s)

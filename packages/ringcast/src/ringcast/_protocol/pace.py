@@ -34,7 +34,7 @@ class Pace:
     """
 
     def __init__(self, *, least: int = 128, most: int = MOST, aim_s: float = 15.0) -> None:
-        self.held = 0
+        self.waiting = 0
         self._least = min(least, most)
         self._most = most
         self._aim_s = aim_s
@@ -61,7 +61,7 @@ class Pace:
     def count(self, partition: Partition) -> None:
         """Looks how many events of a partition wait now; to be called whenever that may have changed."""
         held = max(0, len(partition.tokens) - len(partition.waiting))
-        self.held += held - partition.paced
+        self.waiting += held - partition.paced
         partition.paced = held
 
     def applied(self, events: int) -> None:
@@ -77,7 +77,7 @@ class Pace:
             share = -math.expm1(-waited_s / self._aim_s)
             self._rate += (self._applied / waited_s - self._rate) * share
             self._applied, self._waited_s = 0, 0.0
-        self._busy, self._looked_at = self.held > 0, now
+        self._busy, self._looked_at = self.waiting > 0, now
 
     @property
     def limit(self) -> int:
@@ -88,10 +88,10 @@ class Pace:
     @property
     def is_pressed(self) -> bool:
         """Whether so much is held that some may well wait at the broker."""
-        return self.held * _PRESSED >= self.limit
+        return self.waiting * _PRESSED >= self.limit
 
     def room(self, *, busy: bool) -> int:
         """How many may be pulled now; 0 while the handler is ``busy`` and too few could be."""
         limit = self.limit
-        free = limit - self.held
+        free = limit - self.waiting
         return max(0, free) if not busy or free * _REFILL >= limit else 0

@@ -1,7 +1,10 @@
 """One owned partition: its state, its rows, its revisions, and the events that wait for an acknowledgement.
 
 Everything that changes the state of a partition stands in this file: ``TRANSITIONS`` has every way from one state to
-another, after the table of h11.
+another, after the table of h11. That is what there is of its rows. Two things more are said of a partition, and each
+has methods of its own, since any state goes with any of them: whether its events are delivered
+(:meth:`Partition.confirm_filter`), and how far it is handed over, of exclusive ownership
+(:meth:`Partition.receive_grant` and those that follow it).
 """
 
 from __future__ import annotations
@@ -142,6 +145,14 @@ class Partition:
     to), ``cached`` (there are rows from the disk), ``replace`` (the next fetch is whole and takes its place) and
     ``dead``. They are kept as plain attributes since every event reads them.
 
+    The flags beside them are orthogonal to ``state``, and so ``TRANSITIONS`` knows nothing of them:
+
+    - ``filtered``: the server delivers events whatever becomes of the rows. It confirms that once for a partition.
+    - ``silent``, ``grant``, ``served``: rows are loaded, kept current, found invalid and fetched anew in the same way
+      whether the worker owns a partition or only holds it. Of exclusive ownership a partition is held (silent), granted
+      (it has a token), handed over (not silent any more) and served, in this order. The way back is :meth:`silenced`:
+      another object takes its place, so that what is under way for this one comes to nothing. Peers are never silent.
+
     ``applied``: every change up to it has been through the handler. ``expected``: every change up to it has been taken
     in, and is on its way to the handler at most. ``expected >= applied`` always.
     """
@@ -268,7 +279,7 @@ class Partition:
         whatever was under way for it comes to nothing.
         """
         after = Partition(self.number, random)
-        after.filtered = True
+        after.confirm_filter()
         after.on(PartitionInput.LOADED)
         after.history = history
         after.unread, after.foreign = self.unread, self.foreign
@@ -284,12 +295,32 @@ class Partition:
             after._owe({**self.owed, **dict.fromkeys(gone, revision)})
         return after, news
 
+    def confirm_filter(self) -> None:
+        """The server has confirmed that it delivers the events of the partition."""
+        self.filtered = True
+
     def silence(self) -> None:
         """Holds the partition for exclusive ownership, before it is owned."""
         self.silent, self.served = True, False
 
+    def receive_grant(self, token: int) -> None:
+        """The worker owns the partition, and says so by this token. One that is silent is to be handed over."""
+        self.grant = token
+
+    def drop_grant(self) -> None:
+        """The worker goes on with the partition as a peer: its changes have no token any more."""
+        self.grant = 0
+
+    def end_silence(self) -> None:
+        """All that there is goes to the application now, with the deletions that are owed, and then each change."""
+        self.silent = False
+
+    def mark_served(self) -> None:
+        """The application has all that there was when the silence ended: nothing is owed to it any more."""
+        self.served, self.owed = True, {}
+
     def silenced(self, random: RandomSource, now: float) -> Partition:
-        """What takes this one's place once it is not owned any more: the same rows, silent. They are fetched anew.
+        """What takes this one's place once it is not owned any more: the same rows, silent. They are fetched again.
 
         What the application was not handed over of them counts for nothing. This one is to be given up.
         """

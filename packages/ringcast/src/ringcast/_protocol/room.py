@@ -27,18 +27,18 @@ class Share:
 
     def __init__(self, room: Room) -> None:
         self._room = room
-        self.held = 0
+        self.deliveries = 0
 
     @property
     def is_full(self) -> bool:
         """Whether the key may not hold another one."""
-        over = self.held - self._room.each
+        over = self.deliveries - self._room.each
         return over >= 0 and over >= self._room.free
 
     def count(self, partition: Partition) -> None:
         """Counts the deliveries of a partition again; to be called whenever their number may have changed."""
         counted = len(partition.tokens) + len(partition.foreign)
-        before = max(self.held, self._room.each)
-        self.held += counted - partition.counted
+        before = max(self.deliveries, self._room.each)
+        self.deliveries += counted - partition.counted
         partition.counted = counted
-        self._room.free -= max(self.held, self._room.each) - before
+        self._room.free -= max(self.deliveries, self._room.each) - before

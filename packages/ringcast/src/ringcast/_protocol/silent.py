@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, MutableMapping
+from collections.abc import Collection, Mapping
 
-from ringcast_wire import RandomSource
-
-from ringcast._protocol.announcements import Announcements
-from ringcast._protocol.backlog import Backlog
-from ringcast._protocol.deliveries import DeliveryQueue, FirstDelivery
+from ringcast._protocol.deliveries import FirstDelivery
 from ringcast._protocol.fetches import Fetches
-from ringcast._protocol.outbox import Outbox
-from ringcast._protocol.partition import Partition
-from ringcast._protocol.snapshots import Saving
+from ringcast._protocol.key_context import KeyContext
 
 
 class SilentPartitions:
     """Hands partitions over, and silences them again."""
 
-    def __init__(
-        self,
-        partitions: MutableMapping[int, Partition],
-        deliveries: DeliveryQueue,
-        announcements: Announcements,
-        fetches: Fetches,
-        backlog: Backlog,
-        saving: Saving | None,
-        outbox: Outbox,
-        random: RandomSource,
-    ) -> None:
-        self._partitions = partitions
-        self._deliveries = deliveries
-        self._announcements = announcements
+    def __init__(self, context: KeyContext, fetches: Fetches) -> None:
+        self._partitions = context.partitions
+        self._deliveries = context.deliveries
+        self._announcements = context.announcements
         self._fetches = fetches
-        self._backlog = backlog
-        self._saving = saving
-        self._outbox = outbox
-        self._random = random
+        self._backlog = context.backlog
+        self._saving = context.saving
+        self._outbox = context.outbox
+        self._random = context.random
 
     def is_current(self, number: int) -> bool:
         """Whether a partition has its rows, as an owner has them."""
@@ -46,14 +30,14 @@ class SilentPartitions:
     def hand_over(self, tokens: Mapping[int, int]) -> None:
         """Owns partitions from now on, each with its token: the application gets what is there, then each change."""
         for number, token in tokens.items():
-            self._partitions[number].grant = token
+            self._partitions[number].receive_grant(token)
             self._deliveries.add(FirstDelivery(self._partitions[number]))
         self._announcements.add(True, frozenset(tokens))
 
     def adopt(self, tokens: Mapping[int, int], now: float) -> None:
         """Peers become exclusive owners. Those that have a token go on with it, undisturbed; others are silenced."""
         for number, token in tokens.items():
-            self._partitions[number].grant = token
+            self._partitions[number].receive_grant(token)
         self.silence([number for number in self._partitions if number not in tokens], now)
 
     def undisturbed(self) -> frozenset[int]:
@@ -63,7 +47,7 @@ class SilentPartitions:
     def drop_tokens(self) -> None:
         """Exclusive owners become peers: nothing is silent any more, and changes have no token."""
         for partition in self._partitions.values():
-            partition.grant = 0
+            partition.drop_grant()
 
     def hand_over_again(self) -> None:
         """Hands all rows of the owned partitions over once more: to another application."""

@@ -11,7 +11,6 @@ from ringcast_wire import (
     WIRE_VERSION,
     BatchRequest,
     ErrorCode,
-    EventLog,
     HeadsReply,
     PartitionRequest,
     RingcastError,
@@ -20,12 +19,12 @@ from ringcast_wire import (
 )
 
 from ringcast._bus.requests import FetchClient, UnfinishedFetchError
-from ringcast._common.measures import KeyMeasures
-from ringcast._delivery.traces import Fetch, KeyTraces
+from ringcast._delivery.traces import Fetch
 from ringcast._protocol.actions import FetchBatch, FetchFull, FetchPartition
 from ringcast._protocol.decode import read_batch, read_full, read_heads, read_partition
 from ringcast._protocol.key import KeyMachine
 from ringcast._worker.observer import KeyObserver
+from ringcast._worker.telemetry import KeyTelemetry
 
 ATTEMPTS_EXHAUSTED: Final = 6
 """Failed fetches of one partition after which the delay between two no longer grows (1, 2, 4, 8, 16, 30 s)."""
@@ -34,21 +33,11 @@ ATTEMPTS_EXHAUSTED: Final = 6
 class KeyFetches:
     """Sends the fetches of one machine, and gives it the answers."""
 
-    def __init__(
-        self,
-        machine: KeyMachine,
-        *,
-        measures: KeyMeasures,
-        traces: KeyTraces | None,
-        log: EventLog,
-        observer: KeyObserver,
-    ) -> None:
+    def __init__(self, machine: KeyMachine, telemetry: KeyTelemetry, *, observer: KeyObserver) -> None:
         self._machine = machine
         self.client: FetchClient | None = None
         """Known once the worker has joined."""
-        self._measures = measures
-        self._traces = traces
-        self._log = log
+        self._log, self._measures, self._traces = telemetry
         self._observer = observer
         self._running: dict[int, asyncio.Task[None]] = {}
         self._failures: dict[int | None, int] = {}

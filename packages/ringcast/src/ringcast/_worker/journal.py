@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from ringcast_wire import EventLog, ProtocolError
+from ringcast_wire import ProtocolError
 
-from ringcast._common.measures import KeyMeasures
 from ringcast._common.stats import Trigger
-from ringcast._delivery.traces import KeyTraces
 from ringcast._protocol.actions import HistoryChanged, MissedEvents, Restored
 from ringcast._protocol.key_history import Refusal
+from ringcast._worker.telemetry import KeyTelemetry
 
 
 class KeyJournal:
     """Of one key."""
 
-    def __init__(self, log: EventLog, measures: KeyMeasures, traces: KeyTraces | None, max_delete_share: float) -> None:
-        self._log = log
-        self._measures = measures
-        self._traces = traces
+    def __init__(self, telemetry: KeyTelemetry, max_delete_share: float) -> None:
+        self._log, self._measures, self._traces = telemetry
         self._max_delete_share = max_delete_share
 
     def owned(self, partitions: frozenset[int]) -> None:
@@ -63,7 +60,7 @@ class KeyJournal:
             "history.refused",
             history=refusal.history,
             missing=refusal.gone,
-            held=refusal.held,
+            held=refusal.rows,
             max_delete_share=self._max_delete_share,
         )
 
@@ -72,6 +69,6 @@ class KeyJournal:
         if refusal is None:
             return ""
         return (
-            f"{refusal.gone} of {refusal.held} rows are missing in the service's new history, "
+            f"{refusal.gone} of {refusal.rows} rows are missing in the service's new history, "
             f"max_delete_share is {self._max_delete_share}"
         )

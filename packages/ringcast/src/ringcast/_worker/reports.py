@@ -1,4 +1,4 @@
-"""Answers how far this worker is with a key, from memory. Whoever asks collects the answers of all workers."""
+"""Answers how far this worker is with a key, from memory. The client that asks collects the answers of all workers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Reports:
             await asyncio.Event().wait()
 
     async def _answer(self, session: KeySession, msg: Message) -> None:
-        """Answers once; an answer that is lost is none, and whoever asks says so."""
+        """Answers once; an answer that is lost is none, and the client that asks says so."""
         now, allowance = asyncio.get_running_loop().time(), self._allowances[session.key]
         if not allowance.take(now):
             return

@@ -17,7 +17,7 @@ from ringcast._cache.cache import Cache
 from ringcast._cache.file import Identity
 from ringcast._common.config import WorkerConfig
 from ringcast._common.lasting import first_error
-from ringcast._common.measures import KeyMeasures, Metrics, NoMetrics
+from ringcast._common.measures import Metrics, NoMetrics
 from ringcast._common.opening import Openings
 from ringcast._common.process import Process, this_process
 from ringcast._common.stats import Stats
@@ -26,7 +26,7 @@ from ringcast._coordination.lease import LeaseHolder, LeaseSource
 from ringcast._coordination.observer import NoLease
 from ringcast._coordination.store_settings import find_store
 from ringcast._delivery.attempts import Handler
-from ringcast._delivery.callbacks import Listener
+from ringcast._delivery.callbacks import Listener, Listeners
 from ringcast._worker.dry_waves import Validator
 from ringcast._worker.joined import JoinedWorker, WorkerContext
 from ringcast._worker.metrics_endpoint import endpoint
@@ -35,6 +35,7 @@ from ringcast._worker.samples import CacheSamples, WorkerSamples
 from ringcast._worker.session import KeySession
 from ringcast._worker.session_host import SessionHost
 from ringcast._worker.sessions import KeySessions
+from ringcast._worker.telemetry import KeyTelemetry
 
 if TYPE_CHECKING:
     from ringcast._coordination.agent_stream import OpenAgentCall
@@ -70,8 +71,7 @@ class Runtime:
         self._config = config
         self._log = log
         self._handler = handler
-        self._on_assigned = on_assigned
-        self._on_revoked = on_revoked
+        self._listeners = Listeners(on_assigned, on_revoked)
         self.metrics_address = ""
         self._given_metrics = metrics
         self._metrics: Metrics = NoMetrics()
@@ -295,12 +295,9 @@ class Runtime:
             settings,
             bus=self.bus,
             host=self._host,
-            on_assigned=self._on_assigned,
-            on_revoked=self._on_revoked,
+            listeners=self._listeners,
             cache=self.cache,
-            measures=KeyMeasures(self._metrics),
-            tracing=self._tracing,
-            log=self._log,
+            telemetry=KeyTelemetry.of(key, self._config, log=self._log, metrics=self._metrics, tracing=self._tracing),
             openings=self._openings,
             # Another worker may own what the cache has: nothing of it is handed over before the step is known.
             waits_for_step=self.cache is not None and self.cache.may_have_migrated,

@@ -7,22 +7,19 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
-from ringcast_wire import EventLog, Mode, ProtocolError, RingcastError, StoreSettings, Strategy
-from ringcast_wire.tracing import Tracing
+from ringcast_wire import Mode, ProtocolError, RingcastError, StoreSettings, Strategy
 
 from ringcast._bus.bus import Bus
 from ringcast._bus.dead_letters import DeadLetterPublisher
 from ringcast._cache.cache import Cache
 from ringcast._cache.file import StoredPartition
 from ringcast._common.config import WorkerConfig
-from ringcast._common.measures import KeyMeasures
 from ringcast._common.opening import Openings
 from ringcast._common.waiters import Waiters
 from ringcast._delivery.attempts import Handler
-from ringcast._delivery.callbacks import Listener
+from ringcast._delivery.callbacks import Listeners
 from ringcast._delivery.deliveries import Deliveries
 from ringcast._delivery.handler import Applier
-from ringcast._delivery.traces import KeyTraces
 from ringcast._protocol.actions import (
     Ack,
     Action,
@@ -49,6 +46,7 @@ from ringcast._worker.journal import KeyJournal
 from ringcast._worker.ownership import KeyOwnership
 from ringcast._worker.staleness import KeyStaleness
 from ringcast._worker.subjects import KeySubjects
+from ringcast._worker.telemetry import KeyTelemetry
 from ringcast._worker.vitals import Vitals
 from ringcast._worker.wake_timer import WakeTimer
 
@@ -68,21 +66,14 @@ class KeySession:
         *,
         bus: Bus,
         host: KeyHost,
-        on_assigned: Listener | None,
-        on_revoked: Listener | None,
+        listeners: Listeners,
         cache: Cache | None,
-        measures: KeyMeasures,
-        tracing: Tracing | None,
-        log: EventLog,
+        telemetry: KeyTelemetry,
         openings: Openings,
         waits_for_step: bool = False,
     ) -> None:
         self.key = key
-        self.measures = measures
-        self.traces = (
-            None if tracing is None else KeyTraces(tracing, store=config.store, key=key, worker_id=config.worker_id)
-        )
-        self.log = log = log.bind(key=key)
+        self.log, self.measures, self.traces = telemetry
         self.hungry = False  # whether it wants more events: it has partitions, and room for their changes
         self.on_pumped: Callable[[], None] = _nothing
         """Called when something about the key has changed."""
@@ -106,22 +97,21 @@ class KeySession:
         self._waiters = Waiters()
         self.vitals = Vitals(self._waiters.wake)
         self.subjects = KeySubjects(config.store, key, settings.partition_count, machine.partitions)
-        self.journal = KeyJournal(log, measures, self.traces, config.max_delete_share)
+        self.journal = KeyJournal(telemetry, config.max_delete_share)
         self.applier = Applier(
             config,
             machine.stats,
-            log,
-            on_assigned=on_assigned,
-            on_revoked=on_revoked,
+            self.log,
+            listeners=listeners,
             owned=machine.owns,
             dead_letters=DeadLetterPublisher(bus),
-            measures=measures,
+            measures=self.measures,
             opening=openings.of(config.store, key, machine.stats),
         )
         self.deliveries = Deliveries(key, self.applier, self.traces, observer=self)
         self._timer = WakeTimer(self.pump)
-        self.fetches = KeyFetches(machine, measures=measures, traces=self.traces, log=log, observer=self)
-        self.anti_entropy = AntiEntropy(machine, self.fetches, config.heads_s, log, observer=self)
+        self.fetches = KeyFetches(machine, telemetry, observer=self)
+        self.anti_entropy = AntiEntropy(machine, self.fetches, config.heads_s, self.log, observer=self)
         self.staleness = KeyStaleness(
             bus,
             machine,

@@ -45,7 +45,7 @@ class CalloutSettings:
     )
     password_file: str = setting(
         "",
-        "File whose first line is that password; it is read anew for each connection.",
+        "File whose first line is that password; it is read again for each connection.",
         flag="callout-password-file",
         metavar="FILE",
     )

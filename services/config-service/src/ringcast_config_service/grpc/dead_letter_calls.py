@@ -101,7 +101,7 @@ class DeadLetterCalls:
         numbers = _checked_numbers(request.numbers, limits.MAX_DEAD_LETTER_PAGE)
         store = await self._store(request.store)
         async with self._turns:
-            await self._audit.add(fact(by, "DiscardDeadLetters", store.name, outcome="begun", **_asked(numbers)))
+            await self._audit.add(fact(by, "DiscardDeadLetters", store.name, outcome="begun", **_requested(numbers)))
             discarded = await self._box.remove(store.name, numbers)
         self._measures.dead_letters[store.name, "discarded"] += discarded
         log.info("dead_letters.discarded", store=store.name, count=discarded)
@@ -126,7 +126,7 @@ class DeadLetterCalls:
                 f"patience_ms {patience_ms} is out of range: at most {MAX_REPLAY_WAIT_MS} ms", field="patience_ms"
             )
         store = await self._store(request.store)
-        await self._audit.add(fact(by, "ReplayDeadLetters", store.name, outcome="begun", **_asked(numbers)))
+        await self._audit.add(fact(by, "ReplayDeadLetters", store.name, outcome="begun", **_requested(numbers)))
         counts: Counter[str] = Counter()
         try:
             async with aclosing(self._replays.replay(store, numbers, patience_ms / 1000)) as results:
@@ -147,7 +147,7 @@ class DeadLetterCalls:
         return await self._repository.get_record(names.check_name("store", name))
 
 
-def _asked(numbers: Sequence[int]) -> dict[str, Any]:
+def _requested(numbers: Sequence[int]) -> dict[str, Any]:
     return {"asked": len(numbers), "numbers": sorted(numbers)[:_NAMED]}
 
 

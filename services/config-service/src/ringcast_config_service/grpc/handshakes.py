@@ -40,7 +40,7 @@ class Handshakes:
         return f"GRPC_VERBOSITY={verbosity}" if verbosity.upper() in _HIDDEN_BY else ""
 
     @contextlib.contextmanager
-    def told(self) -> Iterator[None]:
+    def watch_stderr(self) -> Iterator[None]:
         """Reads meanwhile what libraries write to standard error, and passes on what is not of handshakes.
 
         What Python writes (log lines, tracebacks) goes there directly, so that nothing of it is lost when the process

@@ -106,4 +106,4 @@ def _report(report: Report) -> pb.SchemaReport:
 
 def _broken(row: BrokenRow) -> pb.BrokenRow:
     found = row.problem
-    return pb.BrokenRow(row_id=row.row_id, where=found.where, rule=found.rule, reason=found.said, found=found.found)
+    return pb.BrokenRow(row_id=row.row_id, where=found.where, rule=found.rule, reason=found.message, found=found.found)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -78,24 +78,31 @@ _KINDS: Final = {
 }
 
 
+class Services(NamedTuple):
+    """What carries out the calls of the API."""
+
+    handlers: Handlers
+    lifecycle: Lifecycle
+    policies: Policies
+    schemas: ValueSchemas
+    releases: Releases
+    proofs: Proofs
+    access: Access
+    dead_letters: DeadLetterCalls
+    status: StatusCalls
+    writer: GroupWriter
+    """Writes the rows of streams."""
+    telemetry: Telemetry
+    audit: AuditTrail
+
+
 class GrpcServer:
     """The server with the API, health and reflection. ``port`` is known after :meth:`start`."""
 
     def __init__(
         self,
-        handlers: Handlers,
-        lifecycle: Lifecycle,
-        policies: Policies,
-        schemas: ValueSchemas,
-        releases: Releases,
-        proofs: Proofs,
-        access: Access,
-        dead_letters: DeadLetterCalls,
-        status: StatusCalls,
-        writer: GroupWriter,
+        services: Services,
         listen: str,
-        telemetry: Telemetry,
-        audit: AuditTrail,
         security: Security,
         logins: Logins,
         *,
@@ -110,34 +117,17 @@ class GrpcServer:
         self._draining = Draining()
         # No maximum_concurrent_rpcs: it would count refused calls and health watches too.
         self._server = grpc.aio.server(options=channel_options(connections))
+        access = services.access
         logins.is_revoked, access.logins = access.is_revoked, logins
-        self._admission = admission = Admission(logins, telemetry.measures.refusals)
+        self._admission = admission = Admission(logins, services.telemetry.measures.refusals)
         guarded: Any = GuardedServer(self._server, admission, access, self._draining, _KINDS)
         self._lives = StreamLives(change_stream_s)
         lists = Lists(list_snapshot_s, lambda context: admission.check_login(context, CallKind.LIST))
-        add_ConfigServiceServicer_to_server(
-            _Servicer(
-                handlers,
-                lifecycle,
-                policies,
-                schemas,
-                releases,
-                proofs,
-                access,
-                dead_letters,
-                status,
-                writer,
-                self._lives,
-                lists,
-                telemetry,
-                audit,
-            ),
-            guarded,
-        )
+        add_ConfigServiceServicer_to_server(_Servicer(services, self._lives, lists), guarded)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, guarded)
-        services = (SERVICE_NAME, HEALTH_NAME, reflection.SERVICE_NAME)
+        names = (SERVICE_NAME, HEALTH_NAME, reflection.SERVICE_NAME)
         add_reflection: Any = reflection_pb2_grpc.add_ServerReflectionServicer_to_server
-        add_reflection(reflection.aio.ReflectionServicer(services), guarded)
+        add_reflection(reflection.aio.ReflectionServicer(names), guarded)
 
     @property
     def open_calls(self) -> int:
@@ -190,34 +180,18 @@ class GrpcServer:
 class _Servicer(StoreCalls, PolicyCalls, SchemaCalls, ReleaseCalls, RoleCalls, AuditCalls, StateCalls):
     """Every method hands its work to :func:`answer`, which maps errors."""
 
-    def __init__(
-        self,
-        handlers: Handlers,
-        lifecycle: Lifecycle,
-        policies: Policies,
-        schemas: ValueSchemas,
-        releases: Releases,
-        proofs: Proofs,
-        access: Access,
-        dead_letters: DeadLetterCalls,
-        status: StatusCalls,
-        writer: GroupWriter,
-        lives: StreamLives,
-        lists: Lists,
-        telemetry: Telemetry,
-        audit: AuditTrail,
-    ) -> None:
-        StoreCalls.__init__(self, handlers, lifecycle, access)
-        PolicyCalls.__init__(self, policies)
-        SchemaCalls.__init__(self, schemas)
-        ReleaseCalls.__init__(self, releases, proofs)
-        AuditCalls.__init__(self, audit)
-        StateCalls.__init__(self, handlers, lists, access)
-        self._dead_letters = dead_letters
-        self._status = status
-        self._writer = writer
+    def __init__(self, services: Services, lives: StreamLives, lists: Lists) -> None:
+        StoreCalls.__init__(self, services.handlers, services.lifecycle, services.access)
+        PolicyCalls.__init__(self, services.policies)
+        SchemaCalls.__init__(self, services.schemas)
+        ReleaseCalls.__init__(self, services.releases, services.proofs)
+        AuditCalls.__init__(self, services.audit)
+        StateCalls.__init__(self, services.handlers, lists, services.access)
+        self._dead_letters = services.dead_letters
+        self._status = services.status
+        self._writer = services.writer
         self._lives = lives
-        self._telemetry = telemetry
+        self._telemetry = services.telemetry
 
     async def GetServiceStatus(self, _request: pb.GetServiceStatusRequest, _context: Context) -> pb.ServiceStatus:
         return self._status.status()

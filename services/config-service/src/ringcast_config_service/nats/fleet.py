@@ -20,7 +20,7 @@ PATIENCE_S: Final = 2.0
 """How long the answers of workers are waited for."""
 
 
-class Asked(NamedTuple):
+class FleetRound(NamedTuple):
     """One round: what NATS has of the workers of a key before and after their answers, and these."""
 
     before: Fleet
@@ -35,7 +35,7 @@ async def ask_fleet(
     key: str,
     ranges: Sequence[int] = (),
     dry_wave: DryWaveRequest | None = None,
-) -> Asked:
+) -> FleetRound:
     """Asks the workers of a key once how far they are. ``ranges``, ``dry_wave``: as of ``ReportRequest``.
 
     Raises:
@@ -47,7 +47,7 @@ async def ask_fleet(
         asker = ReportAsker(nc)
         asked = list(before.living)
         found = await asker.ask(store.name, key, asked, ranges=ranges, dry_wave=dry_wave, timeout_s=PATIENCE_S)
-    return Asked(before, found, await read_fleet(js, store, key))
+    return FleetRound(before, found, await read_fleet(js, store, key))
 
 
 async def read_fleet(js: JetStreamContext, store: StoreRecord, key: str) -> Fleet:

@@ -55,7 +55,7 @@ class KeyWorkers:
     gone: dict[str, int] = field(default_factory=dict)
     """Workers that an operator says are gone, as of which revision of their registrations."""
     table: Table | None = None
-    said: dict[str, dict[str, Span]] = field(default_factory=dict)
+    ended: dict[str, dict[str, Span]] = field(default_factory=dict)
     """What agents say of processes that have ended, by agent, then by worker."""
     unreadable: list[str] = field(default_factory=list)
     """Records that can't be read."""
@@ -69,7 +69,7 @@ class KeyWorkers:
     def members(self) -> set[str]:
         """The workers that take part, or may have calls that no table has let start."""
         registered = counted(self.registered, self.gone)
-        return possible_members(registered, self.states, believed(self.said, self.states))
+        return possible_members(registered, self.states, believed(self.ended, self.states))
 
     def lacking(self, step: Step, stage: Stage) -> frozenset[str]:
         """The workers that keep the store from ``VALIDATE`` or ``SWITCH``."""
@@ -163,7 +163,7 @@ async def read_workers(js: JetStreamContext, store: StoreRecord) -> dict[str, Ke
                 check_numbers(state, revision)
                 workers.states[rest.removeprefix("state.")] = state
             elif rest.startswith("gone."):
-                workers.said[rest.removeprefix("gone.")] = decode_gone(data, revision)
+                workers.ended[rest.removeprefix("gone.")] = decode_gone(data, revision)
             elif name == names.table_key(key):
                 table = decode_table(data, store.settings.partition_count)
                 check_numbers(table, revision)

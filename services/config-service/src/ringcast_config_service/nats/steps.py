@@ -33,7 +33,7 @@ async def ensure_step(bucket: KeyValue, store: StoreRecord) -> None:
     which builds refuse that know of no step.
 
     An instance whose record is older than what is there changes nothing: numbers of steps rise. The wire version goes
-    with the step that stands there, whoever has written it.
+    with the step that stands there, whichever instance wrote it.
 
     Raises:
         MismatchError: the store has a wire version that is neither.

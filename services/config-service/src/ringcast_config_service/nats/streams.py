@@ -28,7 +28,7 @@ NODE_TTL_S: Final = RECORD_AGE_S
 OWNERS_TTL_S: Final = RECORD_AGE_S
 """The proof of exclusive ownership wants a session kept for much longer than a death takes to prove."""
 SEAL_TTL_S: Final = 30 * 86_400.0
-"""How long a group's position outlives the group. The host that delivers it writes it anew every day."""
+"""How long a group's position outlives the group. The host that delivers it rewrites it every day."""
 DEAD_LETTERS: Final = 100_000
 DEAD_LETTER_AGE_S: Final = 30 * 86_400.0
 META_BYTES: Final = limits.MIB

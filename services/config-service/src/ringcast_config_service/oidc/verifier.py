@@ -27,7 +27,7 @@ _MOST_VERIFIED: Final = 4_096
 _LATEST_S: Final = 253_402_300_799
 """The end of the year 9999: a later expiry fits neither a date nor an answer."""
 _TYPES: Final = ("", "jwt", "at+jwt", "application/at+jwt")
-"""An issuer also signs what lets nobody in, such as the notice that somebody has logged out."""
+"""An issuer also signs what lets nobody in, such as the notice that a user has logged out."""
 
 
 class Verifier:

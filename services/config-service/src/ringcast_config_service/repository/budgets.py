@@ -8,7 +8,7 @@ and takes as much as it needs and a part of what is left, so that the next write
     sum over the partitions of max(cap, live rows) + free <= limit
 
 so the live rows are never more than the limit. Where the free part is too small, unused caps are taken back, and what
-is free is counted anew, in one snapshot and under the lock of the row: nobody else grows meanwhile, and a request is
+is free is counted again, in one snapshot and under the lock of the row: nobody else grows meanwhile, and a request is
 refused only when the rows that are there leave no room for it. Near the limit there is nothing to give in advance: each
 write that grows the store locks the row, one that does not grow it never does.
 

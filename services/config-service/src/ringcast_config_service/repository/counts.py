@@ -1,7 +1,7 @@
 """Looking whether the heads of partitions count the rows that are there, and setting them right.
 
 Writes keep the counts in the transactions that change the rows, so a count that is wrong is the mark of a fault: of the
-service, or of somebody who changed the tables. Limits of stores would be wrong by as much.
+service, or of a change of the tables by hand. Limits of stores would be wrong by as much.
 """
 
 from __future__ import annotations

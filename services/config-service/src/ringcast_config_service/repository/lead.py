@@ -2,8 +2,8 @@
 
 The lead is a row of the table ``maintenance``: who has it, until when by the database's clock, and its token, which
 rises with each change of hands. Each transaction of a duty begins with a check of holder and token under a lock that
-lasts to its end (``CHECK_DUTY``). Whoever takes the lead waits for that lock. So a transaction of an instance that has
-lost the lead either ended before another got it, or is refused, wherever the instance was halted in between.
+lasts to its end (``CHECK_DUTY``). The instance that takes the lead waits for it. So a transaction of an instance that
+has lost the lead either ended before another got it, or is refused, wherever the instance was halted in between.
 
 - The lock is FOR KEY SHARE: extending the lead changes no key, so it need not wait for a long piece of a duty.
 - An instance that hangs in the middle of such a transaction keeps the row locked until the database ends the idle

@@ -126,9 +126,9 @@ class PageSize:
             fitting = self._target_bytes * rows // max(1, size)
             self.rows = max(1, min(self._largest, self.rows * 4, fitting))
 
-    def is_last(self, page: list[mapping.Record], asked: int) -> bool:
+    def is_last(self, page: list[mapping.Record], most: int) -> bool:
         """Takes note of a page of records; whether there can be none behind it."""
         chars = sum(map(_chars, page))
         self.learn(len(page), chars + _RECORD_BYTES * len(page))
         # It may have been cut at its bytes, of which a character has up to four.
-        return not page or (len(page) < asked and 4 * chars < PAGE_BYTES)
+        return not page or (len(page) < most and 4 * chars < PAGE_BYTES)

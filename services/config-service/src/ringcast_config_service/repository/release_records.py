@@ -311,7 +311,7 @@ class ReleaseRepository(Protocol):
         """
 
     async def note_gate(self, store: str, number: int, wave: int, waits_for: str) -> bool:
-        """Notes what a wave waits for at its gate, and that somebody works at it; ``False``: it is there no longer."""
+        """Notes what a wave waits for at its gate, and that an instance works at it; ``False``: it is gone."""
 
     async def fail_gate(self, store: str, number: int, wave: int, why: str) -> Release:
         """Lets a release be undone; nothing if it is not at the gate of this wave."""

@@ -221,7 +221,7 @@ def wrong_state(release: Release, what: str) -> ConditionFailedError:
 
 
 def fact_of(by: Authorship, action: str, release: Release) -> AuditFact:
-    """What somebody has done with a release."""
+    """What a principal has done with a release."""
     details: dict[str, Any] = {"number": release.number, "rows": release.rows, "bytes": release.bytes}
     if release.rollout is not None:
         details |= {"waves": release.rollout.waves, "wave": release.rollout.wave}

@@ -2,8 +2,8 @@
 
 A release is staged rows that have no revision yet. Publishing and undoing are a row of steps, each a transaction: it
 locks the release, takes the next rows in their order, writes them as any write is written, notes in each what became of
-it, and notes in the release how far it is. So a step happened as a whole or not at all, whoever dies; the next one goes
-on where the last one ended, in whichever instance it runs; and of two instances at one release one waits for the other.
+it, and notes in the release how far it is. So a step happened as a whole or not at all, whatever dies. The next one
+goes on where the last one ended, in whichever instance; and of two instances at one release one waits for the other.
 
 A row is published only if it is at the version that its change was made for, and written back only if it is at the
 version that it was published with. This is checked where writes are decided, with the heads locked. What it held before
@@ -352,7 +352,7 @@ def expire(sql: ReleaseStatements, staged_ms: int, done_ms: int) -> Transaction[
     yield Ask(sql.lock_release_pin, (store,))
     still = yield Ask(sql.old_releases, (staged_ms, done_ms, limits.MAX_KEPT_RELEASES))
     if (store, number) not in {tuple(record) for record in still}:
-        return None  # somebody has changed it meanwhile
+        return None  # another instance has changed it meanwhile
     release = to_only_release(records, store, number)
     state = ReleaseState.EXPIRED if release.state in _DROPPABLE else release.state
     return (yield from begin(sql, release, state, REMOVE, 0, SERVICE, "ExpireRelease"))

@@ -107,7 +107,7 @@ def revocable(
             f"{len(revoked)} tokens are revoked, the limit is {MAX_REVOKED_TOKENS}: {len(new)} more can't be",
             field="digest",
         )
-    if new and not _somebody_is_left(granted, revoked | {token.digest for token in new}, known, issuers):
+    if new and not _can_still_grant(granted, revoked | {token.digest for token in new}, known, issuers):
         raise InvalidInputError(
             f"no {Role.ADMIN} of the store {ALL!r} could log in without this token of {new[0].principal!r}: make "
             "another token or another admin before",
@@ -116,7 +116,7 @@ def revocable(
     return new
 
 
-def _somebody_is_left(
+def _can_still_grant(
     granted: Sequence[RoleGrant],
     revoked: frozenset[bytes],
     known: Sequence[KnownToken] | None,

@@ -146,8 +146,8 @@ class TransactedReleases(ABC):
 
     @abstractmethod
     async def _read(self, make: Callable[[], Transaction[T]]) -> T:
-        """What a transaction returns that writes nothing; it is made anew for each try."""
+        """What a transaction returns that writes nothing; ``make`` is called for each try."""
 
     @abstractmethod
     async def _write(self, make: Callable[[], Transaction[T]]) -> T:
-        """What a transaction returns; it is made anew for each try."""
+        """What a transaction returns; ``make`` is called for each try."""

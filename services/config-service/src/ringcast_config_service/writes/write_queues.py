@@ -138,9 +138,9 @@ class WriteQueues:
         """Puts a request at the end of its lane; the caller has checked :meth:`refusal`."""
         self._lane(waiting).waiting.append(waiting)
 
-    def put_back(self, taken: Sequence[Waiting]) -> None:
+    def put_back(self, group: Sequence[Waiting]) -> None:
         """Puts requests at the beginnings of their lanes, in the order in which they were taken from them."""
-        for waiting in reversed(taken):
+        for waiting in reversed(group):
             self._lane(waiting).waiting.appendleft(waiting)
 
     def _lane(self, waiting: Waiting) -> Lane:

@@ -96,7 +96,7 @@ class Handlers:
         except UnknownStoreError:
             raise store_not_found(store) from None
         except (RingcastError, ValueError) as error:
-            raise _said(error, store) or get_failed(keys, store, error) from error
+            raise _unknown_store(error, store) or get_failed(keys, store, error) from error
         self._stores.add(store)
         return items
 
@@ -158,7 +158,7 @@ class Handlers:
         except UnknownStoreError:
             raise store_not_found(store) from None
         except (RingcastError, ValueError) as error:
-            raise _said(error, store) or subscribe_failed(keys, store, error) from error
+            raise _unknown_store(error, store) or subscribe_failed(keys, store, error) from error
         self._stores.add(store)
         return subscription
 
@@ -368,7 +368,7 @@ def _whole(entries: Sequence[KeySelector]) -> list[str]:
     return [entry.key for entry in entries]
 
 
-def _said(error: Exception, store: str) -> DaprError | None:
+def _unknown_store(error: Exception, store: str) -> DaprError | None:
     """A name that can't be a store's is the name of no store."""
     bad_name = isinstance(error, RingcastError) and error.field == "store_name"
     return store_not_found(store) if bad_name or not store.strip() else None

@@ -173,7 +173,7 @@ class GrpcServer:
         try:
             yield outcome
         finally:
-            self._measures.asked("grpc", method, outcome[-1] or "ok", time.monotonic() - since)
+            self._measures.request_answered("grpc", method, outcome[-1] or "ok", time.monotonic() - since)
 
 
 class _Unserved(grpc.GenericRpcHandler):

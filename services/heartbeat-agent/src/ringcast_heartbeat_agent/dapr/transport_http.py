@@ -146,7 +146,7 @@ class HttpServer:
         finally:
             method = getattr(handler, "__name__", "unknown").lstrip("_")
             known = method if method in _METHODS else "unknown"
-            self._measures.asked("http", known, outcome, time.monotonic() - since)
+            self._measures.request_answered("http", known, outcome, time.monotonic() - since)
 
     async def _may_call(self, request: web.Request) -> bool:
         """Whether a caller sends the token, or needs none."""

@@ -186,7 +186,7 @@ class CatchUp:
         self._fresh.clear()
 
     async def _catch_up(self, partition: int, since: Settled) -> bool:
-        """Reads one partition; says whether to the end: the group may not have it any more, or anew."""
+        """Reads one partition; says whether to the end: the group may have lost it, or gained it again."""
         store, key, group = self._place
         lowest = min((since.revision, *(version - 1 for version in since.pending)))
         found, history = await self._read(partition, lowest, since.history)

@@ -116,7 +116,7 @@ class ConsumerSession:
         self._news.set()
 
     def end(self, error: StoppedError | None = None) -> None:
-        """Ends it: what waits is let go. Calling it again changes nothing."""
+        """Ends it: what waits is dropped. Calling it again changes nothing."""
         if not self._ended:
             self._ended, self.error = True, error
             self.connected = False

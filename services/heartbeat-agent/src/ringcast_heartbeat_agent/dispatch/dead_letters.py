@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
-import secrets
-import time
 from typing import Final
 
 import nats.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
-from ringcast import Change, DeadLetter
-from ringcast_wire import Backoff, EventLog, ReplayRequest, dead_letter_id, encode_dead_letter, limits, names
+from ringcast import Change, DeadLetter, UnavailableError
+from ringcast.hosting import DeadLetterSender, dead_letter_of
+from ringcast_wire import EventLog, ReplayRequest, limits, names
 
 log = EventLog(logging.getLogger(__name__))
 
 _TIMEOUT_S: Final = 5.0
 
 
-class DeadLetterPublisher:
-    """Publishes dead letters, each until the stream has it."""
+class GroupDeadLetters:
+    """Publishes the dead letters of groups, each until the stream has it."""
 
     def __init__(self, nc: Client, js: JetStreamContext) -> None:
-        self._nc = nc
-        self._js = js
-        self._nonce = secrets.token_hex(8)
+        self._sender = DeadLetterSender(_Stream(nc, js), self._failed)
         self.failures = 0
 
     async def publish(
@@ -40,32 +35,37 @@ class DeadLetterPublisher:
         replayed: ReplayRequest | None = None,
     ) -> None:
         """Returns when the stream has it; tries for ever. ``replayed``: what the change was handed over again for."""
-        subject = names.dead_subject(change.store, change.key, change.partition)
-        letter = DeadLetter(
-            store=change.store,
-            key=change.key,
-            partition=change.partition,
-            row_id=change.row_id,
-            version=change.version,
-            value=change.value,
-            deleted=change.deleted,
-            metadata=change.metadata,
+        letter = dead_letter_of(
+            change,
             error=why,
             worker_id=worker_id,
             tries=tries,
-            at_ms=int(time.time() * 1000),
             group=group,
             replays=0 if replayed is None else replayed.replays + 1,
         )
-        body = encode_dead_letter(letter, self._nc.max_payload - limits.CHUNK_HEADROOM_BYTES)
-        message_id = dead_letter_id(letter, self._nonce, "" if replayed is None else replayed.id)
-        backoff = Backoff(random.random, first_s=0.5)
-        while True:
-            try:
-                await self._js.publish(subject, body, headers={names.HEADER_MSG_ID: message_id}, timeout=_TIMEOUT_S)
-            except (nats.errors.Error, TimeoutError, OSError) as error:
-                self.failures += 1
-                log.warning("dead_letter.not_stored", subject=subject, error=error)
-                await asyncio.sleep(backoff.next_s())
-            else:
-                return
+        await self._sender.send(letter, replay_id="" if replayed is None else replayed.id)
+
+    def _failed(self, letter: DeadLetter, error: Exception) -> None:
+        self.failures += 1
+        subject = names.dead_subject(letter.store, letter.key, letter.partition)
+        log.warning("dead_letter.not_stored", subject=subject, error=error)
+
+
+class _Stream:
+    """Where they go: the streams of the stores, over the connection of the agent."""
+
+    def __init__(self, nc: Client, js: JetStreamContext) -> None:
+        self._nc = nc
+        self._js = js
+
+    async def publish(self, subject: str, body: bytes, message_id: str) -> None:
+        """Returns when the stream has it."""
+        try:
+            await self._js.publish(subject, body, headers={names.HEADER_MSG_ID: message_id}, timeout=_TIMEOUT_S)
+        except nats.errors.Error as error:
+            raise UnavailableError(str(error) or type(error).__name__) from error
+
+    @property
+    def max_bytes(self) -> int:
+        """What the server takes, less room for the headers."""
+        return self._nc.max_payload - limits.CHUNK_HEADROOM_BYTES

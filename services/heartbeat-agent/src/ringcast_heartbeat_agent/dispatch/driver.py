@@ -150,11 +150,11 @@ class Driver:
             decided.append(row_id)
         return decided
 
-    def let_go(self, partitions: Collection[int]) -> None:
-        """Lets go of the blocked messages of these partitions, which another host delivers now."""
+    def discard_blocked(self, partitions: Collection[int]) -> None:
+        """Discards the blocked messages of these partitions, which another host delivers now."""
         for offset in self.blocked:
             if self._intake.messages[offset].change.partition in partitions:
-                self.do(self._let_go(offset))
+                self.do(self._discard(offset))
 
     def close(self) -> None:
         """Does nothing more."""
@@ -222,7 +222,7 @@ class Driver:
             for number, offset, attempt in sealed:
                 actions += self._dispatcher.reject(number, [offset], [attempt], self._timer.now_ms())[1]
             for offset in blocked:
-                actions += self._let_go(offset)
+                actions += self._discard(offset)
         if self._intake.waiting:
             self._feed.offer_soon()
         self._timer.arm(self._dispatcher.next_deadline_ms)
@@ -280,7 +280,7 @@ class Driver:
         else:
             self._failures.block(action.offset, message.change, action.deliveries, action.reason)
 
-    def _let_go(self, offset: int) -> list[Action]:
+    def _discard(self, offset: int) -> list[Action]:
         """Ends a blocked message: what the dispatcher wants done then."""
         actions = self._dispatcher.discard(offset, self._timer.now_ms())
         self._gone(offset)

@@ -10,7 +10,7 @@ from typing import Final
 from ringcast import Change
 from ringcast_wire import EventLog, ReplayOutcome
 
-from ringcast_heartbeat_agent.dispatch.dead_letters import DeadLetterPublisher
+from ringcast_heartbeat_agent.dispatch.dead_letters import GroupDeadLetters
 from ringcast_heartbeat_agent.dispatch.replays import GroupReplays
 
 log = EventLog(logging.getLogger(__name__))
@@ -30,7 +30,7 @@ class Failures:
     """
 
     def __init__(
-        self, group: str, title: str, worker_id: str, dead_letters: DeadLetterPublisher, replays: GroupReplays
+        self, group: str, title: str, worker_id: str, dead_letters: GroupDeadLetters, replays: GroupReplays
     ) -> None:
         self._group = group
         self._title = title

@@ -33,8 +33,8 @@ class FeedSink(Protocol):
     def offer(self, offsets: range, keys: list[str]) -> None:
         """New messages, each with its routing key. There is room for all of them."""
 
-    def let_go(self, partitions: Collection[int]) -> None:
-        """These partitions are another host's: what blocks rows of them here is let go."""
+    def discard_blocked(self, partitions: Collection[int]) -> None:
+        """These partitions are another host's: messages that block rows of them here are discarded."""
 
     def overflow(self, rows: int) -> None:
         """So many rows wait, which is more than may."""
@@ -104,7 +104,7 @@ class Feed:
             self._sessions,
             self._present,
             catch_up=lambda: tasks.spawn(progress.missed.run()),
-            let_go=self._sink.let_go,
+            discard_blocked=self._sink.discard_blocked,
             keeper_of=lambda sealed: seals.keeper(place, sealed, lease),
             warn=partial(seals.warn, store),
         )

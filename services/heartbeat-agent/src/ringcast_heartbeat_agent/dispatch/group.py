@@ -12,7 +12,7 @@ from ringcast_wire import AlreadyExistsError, ReplayAnswer, ReplayOutcome, Repla
 
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dispatch.consumer_session import ConsumerSession
-from ringcast_heartbeat_agent.dispatch.dead_letters import DeadLetterPublisher
+from ringcast_heartbeat_agent.dispatch.dead_letters import GroupDeadLetters
 from ringcast_heartbeat_agent.dispatch.progress import History
 from ringcast_heartbeat_agent.dispatch.replays import nothing, tell
 from ringcast_heartbeat_agent.dispatch.routing import Routing
@@ -52,7 +52,7 @@ class GroupContext(NamedTuple):
 
     config: Config
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
-    dead_letters: DeadLetterPublisher
+    dead_letters: GroupDeadLetters
     history: History | None = None
     """``None``: groups that start again know nothing of what was before."""
     seals: SealService | None = None

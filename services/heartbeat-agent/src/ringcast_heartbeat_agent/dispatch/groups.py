@@ -16,7 +16,7 @@ from ringcast_heartbeat_agent.clients import check_share
 from ringcast_heartbeat_agent.config import POLICIES, Config
 from ringcast_heartbeat_agent.dispatch.best_effort import BestEffortGroup
 from ringcast_heartbeat_agent.dispatch.consumer_session import ConsumerSession
-from ringcast_heartbeat_agent.dispatch.dead_letters import DeadLetterPublisher
+from ringcast_heartbeat_agent.dispatch.dead_letters import GroupDeadLetters
 from ringcast_heartbeat_agent.dispatch.group import LOSSY, RELIABLE, Group, GroupContext, total
 from ringcast_heartbeat_agent.dispatch.key_follower import KeyFollower, KeyFollowers
 from ringcast_heartbeat_agent.dispatch.key_shared import KeySharedGroup
@@ -54,7 +54,7 @@ class Dispatch:
         config: Config,
         followers: KeyFollowers,
         tasks: asyncio.TaskGroup,
-        dead_letters: DeadLetterPublisher,
+        dead_letters: GroupDeadLetters,
         history: History | None = None,
         seals: SealService | None = None,
     ) -> None:
@@ -69,7 +69,7 @@ class Dispatch:
         """Takes no consumers in, because of ``why``; empty: it does again."""
         self._refuses = why
 
-    async def join(self, asked: Registration) -> tuple[Group, ConsumerSession, bool]:
+    async def join(self, registration: Registration) -> tuple[Group, ConsumerSession, bool]:
         """Lets a consumer take part; says also whether it goes on where it was.
 
         Raises:
@@ -81,35 +81,38 @@ class Dispatch:
             UnknownStoreError: there is no such store.
         """
         for field in ("store", "key", "group", "name"):
-            names.check_name(field, getattr(asked, field))
-        if not self._config.may_join(asked.group):
+            names.check_name(field, getattr(registration, field))
+        if not self._config.may_join(registration.group):
             allowed = ", ".join(self._config.groups)
-            raise InvalidInputError(f"group {asked.group} may not be joined here: {allowed} may", field="group")
-        policy, routing = self._policy(asked), routing_of(asked.routing_key)
-        async with self._followers.ready(asked.store, asked.key) as follower:
+            raise InvalidInputError(f"group {registration.group} may not be joined here: {allowed} may", field="group")
+        policy, routing = self._policy(registration), routing_of(registration.routing_key)
+        async with self._followers.ready(registration.store, registration.key) as follower:
             # Nothing is waited for from here on: a consumer that joins misses no change.
             self._check_room()
-            group = follower.groups.get(asked.group)
+            group = follower.groups.get(registration.group)
             if group is None or group.closed:
-                group = self._make(follower, asked, policy, routing)
+                group = self._make(follower, registration, policy, routing)
             elif group.routing.setting != routing.setting:
                 raise MismatchError(
-                    f"group {asked.group} has the routing key {group.routing.setting}, not {routing.setting}",
+                    f"group {registration.group} has the routing key {group.routing.setting}, not {routing.setting}",
                     field="routing_key",
                 )
-            elif group.mode != asked.mode:
-                raise MismatchError(f"group {asked.group} is {group.mode}, not {asked.mode}", field="mode")
-            elif asked.poison_policy and group.policy != policy:
+            elif group.mode != registration.mode:
                 raise MismatchError(
-                    f"group {asked.group} has the poison policy {group.policy}, not {policy}", field="poison_policy"
+                    f"group {registration.group} is {group.mode}, not {registration.mode}", field="mode"
+                )
+            elif registration.poison_policy and group.policy != policy:
+                raise MismatchError(
+                    f"group {registration.group} has the poison policy {group.policy}, not {policy}",
+                    field="poison_policy",
                 )
             consumer, resumed = group.join(
-                asked.name,
-                asked.filters,
-                capacity=asked.capacity,
-                changes_only=asked.changes_only,
-                session=asked.session,
-                api=asked.api,
+                registration.name,
+                registration.filters,
+                capacity=registration.capacity,
+                changes_only=registration.changes_only,
+                session=registration.session,
+                api=registration.api,
             )
             return group, consumer, resumed
 
@@ -176,22 +179,22 @@ class Dispatch:
         for group in list(self.groups()):
             group.close(StoppingError(_STOPPING))
 
-    def _make(self, follower: KeyFollower, asked: Registration, policy: str, routing: Routing) -> Group:
-        if asked.mode == LOSSY:
-            group: Group = BestEffortGroup(follower, asked.group, self._context, routing)
+    def _make(self, follower: KeyFollower, registration: Registration, policy: str, routing: Routing) -> Group:
+        if registration.mode == LOSSY:
+            group: Group = BestEffortGroup(follower, registration.group, self._context, routing)
         else:
-            group = KeySharedGroup(follower, asked.group, self._context, policy, routing)
-        follower.groups[asked.group] = group
+            group = KeySharedGroup(follower, registration.group, self._context, policy, routing)
+        follower.groups[registration.group] = group
         return group
 
-    def _policy(self, asked: Registration) -> str:
-        if not asked.poison_policy:
+    def _policy(self, registration: Registration) -> str:
+        if not registration.poison_policy:
             return self._config.poison_policy
         try:
-            return PoisonPolicy(asked.poison_policy)
+            return PoisonPolicy(registration.poison_policy)
         except ValueError:
             raise InvalidInputError(
-                f"poison_policy {shown(asked.poison_policy)} is unknown: {', '.join(POLICIES)} are known",
+                f"poison_policy {shown(registration.poison_policy)} is unknown: {', '.join(POLICIES)} are known",
                 field="poison_policy",
             ) from None
 

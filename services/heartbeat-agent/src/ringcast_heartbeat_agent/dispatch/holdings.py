@@ -71,8 +71,8 @@ class Holdings:
 
     It asks for a partition once the worker has loaded it, and gives it up as soon as it is another host's. A change of
     a partition that it does not hold yet is dropped: once the partition is held, what has changed since its seal is
-    read, and the worker tells every later change. ``keeper_of`` makes what keeps the seals; ``let_go`` lets go of the
-    messages of partitions that block their rows: no delivery would ever end them.
+    read, and the worker tells every later change. ``keeper_of`` makes what keeps the seals; ``discard_blocked``
+    discards the messages that block rows of partitions: no delivery would ever end them.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Holdings:
         present: PresentRows,
         *,
         catch_up: Callable[[], object],
-        let_go: Callable[[Collection[int]], None],
+        discard_blocked: Callable[[Collection[int]], None],
         keeper_of: Callable[[Sealed], SealKeeper],
         warn: Callable[[str], None],
     ) -> None:
@@ -95,7 +95,7 @@ class Holdings:
         self._absent = absent
         self._sessions = sessions
         self._catch_up = catch_up
-        self._let_go = let_go
+        self._discard_blocked = discard_blocked
         self._warn = warn
         self._settlements = Settlements(source, progress, intake, absent)
         self._joiners = Joiners(source, present, self._is_taken)
@@ -126,7 +126,7 @@ class Holdings:
         return self._progress.is_new(change)
 
     def may_deliver(self, message: Message) -> bool:
-        """Whether a message may be delivered now. One that may not is let go, and comes again if it is to."""
+        """Whether a message may be delivered now. One that may not is dropped, and comes again if it is to."""
         change = message.change
         if message.gone:
             return False
@@ -218,7 +218,7 @@ class Holdings:
             in_flight = set[int]().union(*(consumer.partitions_in_flight for consumer in self._sessions))
             self._release([partition for partition in leaving if partition not in in_flight])
 
-    def taken(self, partition: int, since: Settled, *, known: bool) -> None:
+    def acquired(self, partition: int, since: Settled, *, known: bool) -> None:
         """The group delivers a partition from now on."""
         self._settlements.take(partition, since, known=known)
         if partition in self._unsealed:
@@ -300,7 +300,7 @@ class Holdings:
             self._sealed.discard(partition)
             self._missed.pop(partition, None)
         self._unsealed.difference_update(partitions)
-        self._let_go(partitions)
+        self._discard_blocked(partitions)
 
     def _snapshot(self, partitions: Iterable[int]) -> dict[int, Tally]:
         """What is settled of each partition, where that is known."""

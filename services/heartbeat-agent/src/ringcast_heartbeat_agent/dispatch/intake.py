@@ -91,7 +91,7 @@ class Intake:
             yield from self._lines.present()
 
     def forget(self, partitions: Collection[int]) -> None:
-        """These partitions are another host's: their changes become no messages any more, and messages are let go.
+        """These partitions are another host's: their changes become no messages any more, and messages are dropped.
 
         If one of them is back before that, what comes of a row waits behind its message.
         """

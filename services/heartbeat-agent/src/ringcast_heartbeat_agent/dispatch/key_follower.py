@@ -7,10 +7,20 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
-from ringcast import Change, KeyDeletedError, StoreDeletedError, UnavailableError, ValueSealedError, Worker
+from ringcast import (
+    Change,
+    Handler,
+    KeyDeletedError,
+    Listener,
+    StoreDeletedError,
+    UnavailableError,
+    ValueSealedError,
+    Worker,
+    WorkerConfig,
+)
 from ringcast.hosting import WorkerLease, leave_sealed, loaded_of, row_ids_of, take_replays
 from ringcast.metrics import PrometheusMetrics
 from ringcast_core import row_partition
@@ -26,6 +36,20 @@ from ringcast_heartbeat_agent.opening import Opener
 log = logging.getLogger(__name__)
 
 
+class MakeWorker(Protocol):
+    """Makes a worker that is still to be started: :class:`ringcast.Worker`, or one that runs without NATS."""
+
+    def __call__(
+        self,
+        config: WorkerConfig,
+        *,
+        handler: Handler,
+        on_assigned: Listener,
+        on_revoked: Listener,
+        metrics: PrometheusMetrics | None,
+    ) -> Worker: ...
+
+
 class KeyFollower(Follower):
     """A worker of one config key, and the groups that share its changes out."""
 
@@ -37,6 +61,7 @@ class KeyFollower(Follower):
         metrics: PrometheusMetrics | None,
         forgotten: Counter[str],
         opener: Opener,
+        make_worker: MakeWorker = Worker,
     ) -> None:
         super().__init__(store, key)
         self.refused: ValueSealedError | None = None
@@ -49,32 +74,39 @@ class KeyFollower(Follower):
         """How many wait for that."""
         self._linger_s = config.linger_s
         self._forgotten = forgotten
-        login = msgspec.structs.asdict(config.nats_login)
-        given: dict[str, Any] = {name: value for name, value in login.items() if value}
         self.worker_id = names.agent_worker_id(config.agent_id, store, key)
         self._revoked: set[int] = set()
-        self._worker = Worker(
-            store=store,
-            keys=[key],
-            servers=config.nats,
-            worker_id=self.worker_id,
+        self._worker = make_worker(
+            self._worker_config(config),
             handler=self._on_change,
             on_assigned=lambda _, partitions: self._on_partitions(partitions, gained=True),
             on_revoked=lambda _, partitions: self._on_partitions(partitions, gained=False),
-            handler_timeout_s=0.0,  # it waits while a group's window is full
-            stabilisation_s=0.0,  # an agent that stops has ended its groups by then: no consumer is served meanwhile
-            # Set here, so that no environment variable sets it otherwise: what was handed over and not settled
-            # when the agent died is to come again, and so is every row.
-            cache_dir=config.cache_dir,
-            jetstream_api=config.jetstream_api,
-            agent="",  # it dies with the agent
-            key_ring="",
-            labels=(),
             metrics=metrics,
-            **given,
         )
         leave_sealed(self._worker)
         take_replays(self._worker, self._on_replay)
+
+    def _worker_config(self, config: Config) -> WorkerConfig:
+        login = msgspec.structs.asdict(config.nats_login)
+        return WorkerConfig.resolve(
+            {
+                "store": self.store,
+                "keys": [self.key],
+                "servers": config.nats,
+                "worker_id": self.worker_id,
+                "handler_timeout_s": 0.0,  # it waits while a group's window is full
+                # An agent that stops has ended its groups by then: no consumer is served meanwhile.
+                "stabilisation_s": 0.0,
+                # Set here, so that no environment variable sets it otherwise: what was handed over and not settled
+                # when the agent died is to come again, and so is every row.
+                "cache_dir": config.cache_dir,
+                "jetstream_api": config.jetstream_api,
+                "agent": "",  # it dies with the agent
+                "key_ring": "",
+                "labels": (),
+                **{name: value for name, value in login.items() if value},
+            }
+        )
 
     async def run(self) -> None:
         """Follows the key until :meth:`stop`; consumers get an error that ends it."""

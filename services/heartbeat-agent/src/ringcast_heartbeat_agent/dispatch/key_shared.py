@@ -110,9 +110,9 @@ class KeySharedGroup(Group):
         """There are new messages: the dispatcher gets them."""
         self._driver.offer(offsets, keys)
 
-    def let_go(self, partitions: Collection[int]) -> None:
-        """These partitions are another host's: what blocks rows of them here is let go."""
-        self._driver.let_go(partitions)
+    def discard_blocked(self, partitions: Collection[int]) -> None:
+        """These partitions are another host's: messages that block rows of them here are discarded."""
+        self._driver.discard_blocked(partitions)
 
     def overflow(self, rows: int) -> None:
         """So many rows wait, which is more than may: the group ends."""

@@ -76,7 +76,7 @@ class Sealed(Protocol):
     def look(self) -> None:
         """Gives up what can be, and asks for what is the host's now."""
 
-    def taken(self, partition: int, since: Settled, *, known: bool) -> None:
+    def acquired(self, partition: int, since: Settled, *, known: bool) -> None:
         """It delivers a partition from now on; ``known``: a seal says since when."""
 
     def resumed(self, partition: int) -> None:
@@ -295,7 +295,7 @@ class SealKeeper:
         match outcome:
             case Outcome.TAKEN:
                 since, known = self.seals.reads.begins_with(partition)
-                self._group.taken(partition, since, known=known)
+                self._group.acquired(partition, since, known=known)
             case Outcome.RESUMED:
                 self._group.resumed(partition)
             case Outcome.LOST:

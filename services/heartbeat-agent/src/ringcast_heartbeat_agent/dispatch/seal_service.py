@@ -76,7 +76,7 @@ class SealService:
         self._keepers: dict[Place, SealKeeper] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._needed = asyncio.Event()
-        self._told: dict[str, str] = {}
+        self._warned: dict[str, str] = {}
 
     def keeper(self, place: Place, group: Sealed, lease: Lease) -> SealKeeper:
         """What keeps the seals of a group that begins."""
@@ -94,13 +94,13 @@ class SealService:
 
     def warn(self, store: str, why: str) -> None:
         """Says that the groups of a store are not durable, or are again: once for each reason."""
-        if self._told.get(store, "") == why:
+        if self._warned.get(store, "") == why:
             return
         if why:
-            self._told[store] = why
+            self._warned[store] = why
             log.warning("groups.not_durable", store=store, why=why)
         else:
-            del self._told[store]
+            del self._warned[store]
             log.info("groups.durable", store=store)
 
     @property

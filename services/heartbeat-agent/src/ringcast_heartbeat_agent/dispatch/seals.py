@@ -310,7 +310,7 @@ class SealReads:
         return Settled.of(one.found), one.known
 
     def checked(self, partition: int, revision: int, now: float) -> None:
-        """The record of a partition that is held was read: where it is another than was written, it is read anew.
+        """The record of a partition that is held was read: where it is another than was written, it is read again.
 
         It was reset, or another process has it. A server that lags may have an older record, which says nothing.
         """

@@ -52,7 +52,7 @@ class DispatchServicer(Servicer):
             outcome = str(error.code)
             await refuse(context, error)
         finally:
-            self._measures.asked("grpc", "consume", outcome, time.monotonic() - since)
+            self._measures.request_answered("grpc", "consume", outcome, time.monotonic() - since)
         reading = asyncio.create_task(_read(context, group, consumer))
         try:
             await context.write(_registered(consumer, resumed, self._agent, group.evict_after_s))
@@ -72,7 +72,7 @@ class DispatchServicer(Servicer):
         since = time.monotonic()
         group = self._dispatch.group(request.store, request.key, request.group)
         found = group.resolve({request.row_id}, discard=request.discard) if group is not None else []
-        self._measures.asked("grpc", "resolve", "ok", time.monotonic() - since)
+        self._measures.request_answered("grpc", "resolve", "ok", time.monotonic() - since)
         return pb.ResolveResponse(found=bool(found))
 
 

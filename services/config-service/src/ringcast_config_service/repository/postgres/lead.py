@@ -47,7 +47,7 @@ class PostgresLead:
 
 
 async def transact_as(sessions: Sessions, lead: Lead | None, work: Callable[[Connection], Awaitable[T]]) -> T:
-    """A transaction of a duty. ``lead`` is ``None`` where a caller wants it done, whoever leads.
+    """A transaction of a duty. ``lead`` is ``None`` where a caller wants it done, whichever instance leads.
 
     Raises:
         LostLeadError: the lead is lost; nothing was changed.

@@ -63,7 +63,7 @@ async def _set_releases_only(db: Connection, store: str, partition_count: int, r
 
 
 async def _limit(db: Connection, store: str, partition_count: int, policy: StorePolicy) -> None:
-    """Begins anew with the limits of a store: no partition has caps to use, and all heads are locked until the end."""
+    """Starts over with the limits of a store: no partition has caps to use, and all heads are locked until the end."""
     caps = budgets.least_caps(policy)
     for key_id in await _fill_heads(db, store, partition_count):  # keys that are new since
         await db.execute(Sql.LOCK_KEY_HEADS, key_id)

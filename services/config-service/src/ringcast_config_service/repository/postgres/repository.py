@@ -27,7 +27,7 @@ from ringcast_config_service.repository.postgres.reader import PostgresReader
 from ringcast_config_service.repository.postgres.releases import PostgresReleases
 from ringcast_config_service.repository.postgres.roles import PostgresRoles
 from ringcast_config_service.repository.postgres.schemas import PostgresSchemas
-from ringcast_config_service.repository.postgres.session import Connection, Sessions, said
+from ringcast_config_service.repository.postgres.session import Connection, Sessions, error_line
 from ringcast_config_service.repository.postgres.stores import PostgresStores
 from ringcast_config_service.repository.postgres.writer import PostgresWriter
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
@@ -86,17 +86,17 @@ class PostgresRepository:
                 require_usable("the database", version, usable_from)
                 await self._watch.begin(db, is_postgres=self._sessions.is_postgres)
         except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError) as error:
-            raise ConfigError(f"the database refuses the user or its password: {said(error)}") from error
+            raise ConfigError(f"the database refuses the user or its password: {error_line(error)}") from error
         except asyncpg.InvalidCatalogNameError as error:
-            raise ConfigError(f"the database is not there: {said(error)}") from error
+            raise ConfigError(f"the database is not there: {error_line(error)}") from error
         except asyncpg.InsufficientPrivilegeError as error:
-            raise ConfigError(f"the database user may not create tables: {said(error)}") from error
+            raise ConfigError(f"the database user may not create tables: {error_line(error)}") from error
         except (asyncpg.ClientConfigurationError, ValueError) as error:
-            raise ConfigError(f"the database address can't be used: {said(error)}") from error
+            raise ConfigError(f"the database address can't be used: {error_line(error)}") from error
         except Exception as error:
             if not sessions.is_away(error):
                 raise
-            raise UnavailableError(f"the database can't be reached: {said(error)}") from error
+            raise UnavailableError(f"the database can't be reached: {error_line(error)}") from error
 
     async def close(self) -> None:
         await self._sessions.close()

@@ -234,7 +234,8 @@ def _unknown_outcome() -> Iterator[None]:
         yield
     except (*AWAY, asyncpg.OperatorInterventionError) as error:
         raise OutcomeUnknownError(
-            f"the connection to the database broke during the commit, so the write may have been stored: {said(error)}"
+            "the connection to the database broke during the commit, so the write may have been stored: "
+            f"{error_line(error)}"
         ) from error
 
 
@@ -243,7 +244,7 @@ def collision_backoff() -> Backoff:
     return Backoff(random.random, first_s=0.005, most_s=0.25, least=0.0)
 
 
-def said(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """What the driver said, as one line; never the address, which may hold a password."""
     return " ".join((str(error) or type(error).__name__).split())
 
@@ -269,4 +270,4 @@ def available() -> Iterator[None]:
         state = getattr(error, "sqlstate", None) or ""
         sentence = _SENTENCES.get(state, "the database does not answer")
         kind = LockedError if state == _LOCKED else UnavailableError
-        raise kind(f"{sentence}: {said(error)}") from error
+        raise kind(f"{sentence}: {error_line(error)}") from error

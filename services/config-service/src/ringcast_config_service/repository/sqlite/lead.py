@@ -39,7 +39,7 @@ class SqliteLead:
 
 
 async def write_as(sessions: Sessions, lead: Lead | None, work: Callable[[sqlite3.Connection], T]) -> T:
-    """A transaction of a duty. ``lead`` is ``None`` where a caller wants it done, whoever leads.
+    """A transaction of a duty. ``lead`` is ``None`` where a caller wants it done, whichever instance leads.
 
     Raises:
         LostLeadError: the lead is lost; nothing was changed.

@@ -38,7 +38,7 @@ class SqlitePolicies:
 
 
 def _limit(db: sqlite3.Connection, store: str, partition_count: int, policy: StorePolicy) -> None:
-    """Begins anew with the limits of a store: no partition has caps to use."""
+    """Starts over with the limits of a store: no partition has caps to use."""
     caps = budgets.least_caps(policy)
     for (key_id,) in db.execute(Sql.KEY_IDS, (store,)).fetchall():
         fill_heads(db, key_id, partition_count, caps)

@@ -1,4 +1,4 @@
-"""An error that another attempt of a task would meet again, told again without the work before it.
+"""The final errors of tasks, kept on a node: a further attempt of the task raises its error without the work before it.
 
 Spark runs a failed task of a source in Python ``spark.task.maxFailures`` times (4), and nothing that the task says ends
 that: the JVM sees every error of Python as one kind, and a task that reads has no way back to the driver. So an attempt
@@ -36,7 +36,7 @@ class _Note(msgspec.Struct):
     sentence: str
 
 
-def told_again(read: Callable[[], Iterator[T]]) -> Iterator[T]:
+def raise_known_failure(read: Callable[[], Iterator[T]]) -> Iterator[T]:
     """What ``read`` gives, in a task that reads.
 
     Raises:

@@ -1,7 +1,8 @@
 """Runs seeds: ``python -m tests.simulation --seeds 100000``, or one of them again: ``--seed 4711 --trace``.
 
-With ``--sticky`` the seeds are of exclusive ownership, which has a simulation of its own, with ``--migration`` of
-stores that go between the two, and with ``--groups`` of groups that hosts share.
+With ``--sticky`` the seeds are of the machines of exclusive ownership, which have a simulation of their own, with
+``--exclusive`` of the same in real workers, with ``--migration`` of stores that go between the two, and with
+``--groups`` of groups that hosts share.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
 
 from tests.simulation import group_world, known_seeds, sticky_judge, sticky_migration, sticky_world
@@ -38,8 +40,16 @@ class _Result:
 
 
 def _peer(seed: int) -> _Result:
+    return _of_workers(seed)
+
+
+def _exclusive(seed: int) -> _Result:
+    return _of_workers(seed, exclusive=True)
+
+
+def _of_workers(seed: int, *, exclusive: bool = False) -> _Result:
     try:
-        outcome = run(seed)
+        outcome = run(seed, exclusive=exclusive)
     except Exception as error:  # noqa: BLE001  # a broken machine may raise anything, and which seed it was matters
         return _Result(seed, f"{type(error).__name__}: {error}")
     totals = Counter(commits=outcome.commits, handled=outcome.handled, steps=outcome.steps)
@@ -103,15 +113,15 @@ def many(attempt: Callable[[int], _Result], first: int, count: int, jobs: int) -
     print("  " + ", ".join(f"{name} {number}" for name, number in totals.items()))
     print("  faults: " + ", ".join(f"{name} {number}" for name, number in sorted(faults.items())))
     if broken:
-        options = {_sticky: " --sticky", _migration: " --migration", _groups: " --groups"}
+        options = {_sticky: " --sticky", _exclusive: " --exclusive", _migration: " --migration", _groups: " --groups"}
         option = next((option for known, option in options.items() if known is attempt), "")
         print(f"  replay: python -m tests.simulation{option} --seed {min(broken)} --trace")
     return len(broken)
 
 
-def one(seed: int, *, trace: bool) -> int:
+def one(seed: int, *, trace: bool, exclusive: bool = False) -> int:
     """Runs one seed and tells all about it; returns the number of broken promises."""
-    outcome = run(seed, trace=trace)
+    outcome = run(seed, trace=trace, exclusive=exclusive)
     for line in outcome.trace:
         print(line)
     for violation in outcome.violations:
@@ -181,14 +191,17 @@ def main() -> int:
         "--write-known-seeds", action="store_true", help="write into the guides which seeds catch each broken variant"
     )
     parser.add_argument("--sticky", action="store_true", help="seeds of exclusive ownership")
+    parser.add_argument("--exclusive", action="store_true", help="seeds of exclusive ownership, with real workers")
     parser.add_argument("--migration", action="store_true", help="seeds of stores that migrate to it and back")
     parser.add_argument("--groups", action="store_true", help="seeds of groups that hosts share")
     given = parser.parse_args()
-    if (given.sticky or given.migration or given.groups) and given.variant:
+    if (given.sticky or given.exclusive or given.migration or given.groups) and given.variant:
         parser.error("--variant breaks the workers of the other strategies")
     if given.write_known_seeds:
         return 1 if write_known_seeds(given.jobs) else 0
     attempt, alone = (_sticky, one_sticky) if given.sticky else (_peer, one)
+    if given.exclusive:
+        attempt, alone = _exclusive, partial(one, exclusive=True)
     if given.migration:
         attempt, alone = _migration, one_migration
     if given.groups:

@@ -183,6 +183,11 @@ class Broker:
             raise ConflictError(key)
         return self._store(bucket, key, value)
 
+    def lose(self, name: str, key: str) -> None:
+        """What stands under a key is not there any more, and nothing tells of it."""
+        if name in self.buckets:
+            self.buckets[name].entries.pop(key, None)
+
     def _bucket(self, name: str) -> Bucket:
         try:
             return self.buckets[name]

@@ -27,6 +27,7 @@ from ringcast_wire import Mode, StoreSettings, Strategy, names
 from typing_extensions import override
 
 from tests.simulation.checker import PROMPT_S, Checker
+from tests.simulation.faults import Faults
 from tests.simulation.process import current
 from tests.simulation.worker import Worker
 from tests.simulation.world import STORE, World
@@ -131,6 +132,33 @@ class ExclusiveWorld(World):
             and owned.may_call(change.partition)
         ]
         worker.note("call", change.key, change.partition, change.token, mine.has_fence, tuple(rivals))
+
+
+class ExclusiveFaults(Faults):
+    """Those of peers, and in each run some of what only exclusive ownership fears."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._kinds += self._random.sample(("do_halt", "do_lose_session", "do_lose_table", "do_part"), 2)
+
+    def do_lose_session(self) -> None:
+        """The server loses the session entry of a worker that lives."""
+        if worker := self._worker():
+            self._world.broker.lose(names.owners_bucket(STORE), names.session_key(worker.worker_id))
+
+    def do_lose_table(self) -> None:
+        """It loses who owns what."""
+        key = self._random.choice(self._world.keys)
+        self._world.broker.lose(names.owners_bucket(STORE), names.table_key(key))
+
+    def do_part(self) -> None:
+        """A worker is cut off for about as long as others need to be sure that it serves nothing any more."""
+        if worker := self._worker():
+            self._cut(worker.link, self._random.uniform(0.2, 1.5) * TIMES.give_away_s)
+
+    def do_halt(self) -> None:
+        """A worker stops for about as long."""
+        self._pause(self._random.uniform(0.2, 1.5) * TIMES.give_away_s)
 
 
 class ExclusiveChecker(Checker):

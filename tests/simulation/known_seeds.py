@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from tests.simulation import agent_variants, group_variants, group_world, sticky_migration_variants, sticky_variants
+from tests.simulation import (
+    agent_variants,
+    exclusive_variants,
+    group_variants,
+    group_world,
+    sticky_migration_variants,
+    sticky_variants,
+)
 from tests.simulation.run import run
 from tests.simulation.sticky_judge import Violation
 from tests.simulation.sticky_migration import MigratingWorld
@@ -101,6 +108,12 @@ class _Judged(Protocol):
     def run(self) -> object: ...
 
 
+def _of_workers(name: str, seed: int) -> float | None:
+    with exclusive_variants.applied(name):
+        outcome = run(seed, exclusive=True)
+    return outcome.steps if outcome.violations else None
+
+
 def _of_groups(name: str, seed: int) -> float | None:
     with group_variants.VARIANTS[name].applied():
         return _judged(group_world.World(seed))
@@ -125,8 +138,9 @@ MIGRATION: Final = BrokenVariants(
     sticky_migration_variants.VARIANTS,
     lambda name, seed: _judged(MigratingWorld(seed, sticky_migration_variants.VARIANTS[name].machines)),
 )
+EXCLUSIVE: Final = BrokenVariants(GUIDES / "sticky.md", exclusive_variants.VARIANTS, _of_workers)
 GROUPS: Final = BrokenVariants(GUIDES / "simulation.md", group_variants.VARIANTS, _of_groups)
-SIMULATIONS: Final = (PEERS, STICKY, MIGRATION, GROUPS)
+SIMULATIONS: Final = (PEERS, STICKY, MIGRATION, EXCLUSIVE, GROUPS)
 
 
 def write(guide: Path, seeds: Mapping[str, list[int]]) -> None:

@@ -11,7 +11,7 @@ from tests.simulation.checker import Checker, Violation
 from tests.simulation.dispatch import simulated_dispatch
 from tests.simulation.drills import drill
 from tests.simulation.engine import CirclesError
-from tests.simulation.exclusive import ExclusiveChecker, ExclusiveWorld, simulated_ownership
+from tests.simulation.exclusive import ExclusiveChecker, ExclusiveFaults, ExclusiveWorld, simulated_ownership
 from tests.simulation.faults import Faults
 from tests.simulation.service import simulated_service
 from tests.simulation.worker import simulated
@@ -51,7 +51,7 @@ def run(seed: int, *, trace: bool = False, exclusive: bool = False) -> Outcome:
         simulated_agent(seed),
         simulated_dispatch(seed),
     ):
-        faults = Faults(world)
+        faults = (ExclusiveFaults if exclusive else Faults)(world)
         try:
             _live_through(world, faults)
             if _come_to_rest(world) and _make_up(world):

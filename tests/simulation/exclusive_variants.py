@@ -1,0 +1,39 @@
+"""Broken machines of ``sticky_variants`` in real workers: the judge of ``exclusive`` has to notice each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Final
+from unittest.mock import patch
+
+from ringcast._coordination import sticky_leader, sticky_ownership
+
+from tests.simulation import sticky_variants
+from tests.simulation.sticky_variants import Variant
+
+_NAMES: Final = (
+    "no_fence",
+    "trusts_the_marker",
+    "takes_silence_for_the_end",
+    "gives_away_early",
+    "activates_before_released",
+    "resumes_its_token",
+)
+_SUFFIX: Final = "_at_work"
+
+VARIANTS: Final[Mapping[str, Variant]] = {f"{name}{_SUFFIX}": sticky_variants.VARIANTS[name] for name in _NAMES}
+
+
+@contextmanager
+def applied(name: str) -> Iterator[None]:
+    """Breaks the workers of this process."""
+    machines = VARIANTS[name].machines
+    with ExitStack() as stack:
+        for module, attribute, broken in (
+            (sticky_ownership, "Fence", machines.fence),
+            (sticky_ownership, "Ownership", machines.ownership),
+            (sticky_leader, "LeaseEvidence", machines.evidence),
+        ):
+            stack.enter_context(patch.object(module, attribute, broken))
+        yield

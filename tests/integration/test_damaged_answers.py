@@ -105,9 +105,13 @@ def compare_now(worker: Worker) -> None:
 
 
 async def until_damaged(front: Front, worker: Worker, kind: str, goal: int) -> None:
-    """Has the worker ask again and again until so many answers of a kind were damaged."""
-    async with asyncio.timeout(PATIENCE_S):
+    """Has the worker ask again and again until so many answers of a kind were damaged; each takes its time alone."""
+    seen = -1
+    async with asyncio.timeout(None) as patience:
         while front.damaged[kind] < goal:
+            if front.damaged[kind] > seen:
+                seen = front.damaged[kind]
+                patience.reschedule(asyncio.get_running_loop().time() + PATIENCE_S)
             front.sent.clear()
             compare_now(worker)
             with suppress(TimeoutError):  # what was sent is noted later, and then nothing else may be under way

@@ -20,10 +20,10 @@ from nats.aio.client import Client
 from ringcast_client import ConfigServiceClient
 from ringcast_meta import LocalCache, open_store
 from ringcast_meta.cluster import MemberKind, MemberState, members_of, want_active, want_drain
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, PostgresServer
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, PostgresServer, until, until_done
 from ringcast_wire import Role, names
 
-from benchmarks.envelope.control import credentials
+from benchmarks.envelope.control import credentials, put
 from benchmarks.envelope.loops import run_coroutine
 from benchmarks.envelope.processes import CpuMeter
 from benchmarks.envelope.results import Figure, median_of
@@ -33,7 +33,6 @@ from tests.integration.callout_nats import SCOPE, CalloutNats
 ACCESS: Final = "access"
 _AT_ONCE: Final = 16
 _STATIC: Final = "worker-0"
-_POLL_S: Final = 0.01
 
 Figures = dict[str, Figure]
 
@@ -125,11 +124,13 @@ async def _revocation(directory: Path, params: Mapping[str, int]) -> Figures:
             clients = [await _connected(server, f"fleet-{number}", ended) for number in range(params["connections"])]
             began = time.perf_counter()
             server.remove("fleet-all")
-            await _until(partial(_are_as_many, ends, clients))
+            await until(partial(_are_as_many, ends, clients))
             first.append(ends[0] - began)
             last.append(ends[-1] - began)
             server.add("fleet-*", SCOPE)
-            await _log_in_again(server)
+            await until_done(
+                partial(_log_in_again, server), nats.errors.Error
+            )  # once the service has read the new token
     return {"until the first has ended": median_of(first, "s"), "until all have ended": median_of(last, "s")}
 
 
@@ -138,13 +139,7 @@ def _are_as_many(one: Sequence[object], other: Sequence[object]) -> bool:
 
 
 async def _log_in_again(server: CalloutNats) -> None:
-    """Returns once the service has read the new token."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            try:
-                return await (await _connected(server, "fleet-0")).close()
-            except nats.errors.Error:
-                await asyncio.sleep(_POLL_S)
+    await (await _connected(server, "fleet-0")).close()
 
 
 async def _roles(directory: Path, params: Mapping[str, int]) -> Figures:
@@ -170,11 +165,11 @@ async def _roles(directory: Path, params: Mapping[str, int]) -> Figures:
             await clients["many"].grant_role(f"token:other-{number}", "gateway", Role.READER)
         granted_s = time.perf_counter() - began
         for client in clients.values():
-            await _put(client, params["puts"])
+            await put(client, params["puts"])
         for turn in range(params["rounds"]):
             for kind in ("few", "many") if turn % 2 else ("many", "few"):
                 meter = CpuMeter({kind: pids[kind]})
-                await _put(clients[kind], params["puts"])
+                await put(clients[kind], params["puts"])
                 cpu_us[kind].append(meter.seconds()[kind] / params["puts"] * 1e6)
         began = time.perf_counter()
         assert len(await clients["many"].list_roles()) == params["roles"] + 1
@@ -187,11 +182,6 @@ async def _roles(directory: Path, params: Mapping[str, int]) -> Figures:
     }
 
 
-async def _put(client: ConfigServiceClient, count: int) -> None:
-    for number in range(count):
-        await client.put("gateway", "tenants", f"row-{number}", "v" * 20)
-
-
 async def _leaders(directory: Path, params: Mapping[str, int]) -> Figures:
     """From SIGKILL to the instance that leads maintenance until the other does."""
     taken = []
@@ -201,11 +191,11 @@ async def _leaders(directory: Path, params: Mapping[str, int]) -> Figures:
         instances = [ConfigServiceProcess(directory / name, **words, options=options) for name in ("a", "b")]
         with instances[0], instances[1]:
             for _ in range(params["rounds"]):
-                await _until(lambda: any(map(_leads, instances)))
+                await until(lambda: any(map(_leads, instances)))
                 leader, other = sorted(instances, key=_leads, reverse=True)
                 began = time.perf_counter()
                 leader.kill()
-                await _until(partial(_leads, other))
+                await until(partial(_leads, other))
                 taken.append(time.perf_counter() - began)
                 leader.start()
     return {"until the other leads": median_of(taken, "s")}
@@ -238,7 +228,7 @@ async def _drains(directory: Path, params: Mapping[str, int]) -> Figures:
                     await client.create_store("gateway", partition_count=64)
                     for _ in range(params["rounds"]):
                         await state_is(MemberState.ACTIVE)
-                        await _put(client, 100)
+                        await put(client, 100)
                         began = time.perf_counter()
                         await want_drain(store, MemberKind.SERVICE, member.id, "")
                         await state_is(MemberState.DRAINED)
@@ -248,9 +238,3 @@ async def _drains(directory: Path, params: Mapping[str, int]) -> Figures:
                         await state_is(MemberState.ACTIVE)
                         active.append(time.perf_counter() - began)
     return {"until it is drained": median_of(drained, "s"), "until it is active again": median_of(active, "s")}
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110  # another process brings it about
-            await asyncio.sleep(_POLL_S)

@@ -64,11 +64,11 @@ async def _measure(directory: Path, params: Mapping[str, int]) -> dict[str, Figu
                 await _grant(client)
             if kind == _POLICIES:
                 await client.set_store_policy(_STORE, _POLICY)
-            await _put(client, count)
+            await put(client, count)
         for turn in range(rounds):
             for kind in _KINDS if turn % 2 else reversed(_KINDS):
                 meter = CpuMeter({kind: pids[kind]})
-                await _put(clients[kind], count)
+                await put(clients[kind], count)
                 cpu_us[kind].append(meter.seconds()[kind] / count * 1e6)
     figures = {f"cpu a put, {kind}": median_of(cpu_us[kind], "µs") for kind in _KINDS}
     for kind in (_ROLES, _POLICIES):
@@ -98,6 +98,7 @@ async def _grant(client: ConfigServiceClient) -> None:
         await client.grant_role(f"token:other-{number}", _STORE, Role.READER)
 
 
-async def _put(client: ConfigServiceClient, count: int) -> None:
+async def put(client: ConfigServiceClient, count: int) -> None:
+    """Puts so many rows, one at a time, into the store ``gateway``."""
     for number in range(count):
         await client.put(_STORE, _KEY, f"row-{number}", "v" * 20)

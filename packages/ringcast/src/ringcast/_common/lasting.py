@@ -26,10 +26,10 @@ async def lasting(what: str, run: Callable[[], Awaitable[None]]) -> None:
     raise RuntimeError(f"the task that {what} has ended, and the worker can't go on without it")
 
 
-def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that a person should see of several that came at once: one of ours if there is one."""
+def first_error(error: BaseException) -> BaseException:
+    """The error that a person should see, of several that came at once: one of ours if there is one."""
     errors: list[BaseException] = []
-    stack: list[BaseException] = [group]
+    stack: list[BaseException] = [error]
     while stack:
         error = stack.pop()
         if isinstance(error, BaseExceptionGroup):

@@ -189,7 +189,7 @@ class MigratingStore:
                 except Exception as error:  # a mistake in here must not end a worker that is not guarded
                     if is_cancelled():
                         raise asyncio.CancelledError from error  # a task group that fails meanwhile hides that
-                    if self.guards_any or isinstance(_cause(error), InUseError):
+                    if self.guards_any or isinstance(first_error(error), InUseError):
                         raise
                     self._end()
                     self._failed(error)
@@ -339,15 +339,11 @@ class MigratingStore:
         await event_within(self._wake, wait_s)
 
     def _failed(self, error: Exception) -> None:
-        cause = _cause(error)
+        cause = first_error(error)
         if isinstance(cause, (RingcastError, *TRANSIENT)):
             self._log.warning("shadow.failed", error=cause, retry_in_s=RETRY_S)
         else:
             self._log.error("shadow.failed", error=cause, retry_in_s=RETRY_S, exc_info=error)
-
-
-def _cause(error: Exception) -> BaseException:
-    return first_error(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 def _times(migration: Migration) -> tuple[int, int]:

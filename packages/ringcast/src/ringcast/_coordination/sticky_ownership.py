@@ -139,9 +139,9 @@ class KeyOwnership:
 
     def _record(self) -> State | None:
         """What the bucket is to say, in the place of what it says; ``None``: what it says is of a later process."""
-        before = self._said
-        if self._succession.is_over(before):
+        if self.has_successor:
             return None
+        before = self._said
         if before is not None:
             self._ownership.replaces(before, self._clock())
         return self._ownership.record

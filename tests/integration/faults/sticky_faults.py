@@ -27,7 +27,9 @@ T = TypeVar("T")
 _MOVED_S: Final = 90.0
 """How long a planned move may take to begin, or to end, beside other faults."""
 _LATE_S: Final = 0.15
-"""How much later everything arrives at the workers that do not lead, so that a phase lasts."""
+"""How much later everything arrives at the workers that do not lead, so that a phase lasts. After each time that it was
+over before the leader was, twice as long, up to:"""
+_LATEST_S: Final = 0.6
 _HALTS: Final = 50
 """How often a worker is halted until it is within a call."""
 _BEGUN_S: Final = 5.0
@@ -69,6 +71,8 @@ async def key_leader_paused(arena: Arena, chance: random.Random) -> None:
 
 async def _leader_killed(arena: Arena, chance: random.Random, phase: Phase, *, is_released: bool = False) -> After:
     key = chance.choice(arena.shape.keys)
+    met = "killed_after_release" if is_released else f"killed_in_{phase}"
+    late_s = min(_LATE_S * 2 ** arena.met[f"{met}_too_late"], _LATEST_S)
     async with arena.bus() as client:
         tables = Tables(await client.jetstream().key_value(_OWNERS), key, arena.shape.partitions)
         # The joiner of the fault before may have led, and a key is whole again before another leads it.
@@ -77,7 +81,7 @@ async def _leader_killed(arena: Arena, chance: random.Random, phase: Phase, *, i
         joined = joiner(arena)
         links = [link for name in arena.workers if name != leader.worker_id for link in arena.links[name]]
         for link in links:
-            await off(link.delay, _LATE_S)
+            await off(link.delay, late_s)
         try:
             await off(joined.start)
             async with asyncio.timeout(_MOVED_S):
@@ -88,8 +92,7 @@ async def _leader_killed(arena: Arena, chance: random.Random, phase: Phase, *, i
                     await tables.until_released(leader.worker_id)
             leader.kill()
             arena.down.add(leader.worker_id)
-            met = "killed_after_release" if is_released else f"killed_in_{phase}"
-            arena.met[met] += _moves(await tables.last(), phase, leader.worker_id)
+            arena.met[met if _moves(await tables.last(), phase, leader.worker_id) else f"{met}_too_late"] += 1
         finally:
             for link in links:
                 await off(link.resume)

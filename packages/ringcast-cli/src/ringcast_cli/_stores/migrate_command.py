@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from ringcast.topology import Awaited, Topology, read_topologies
 from ringcast_client import MigrationInfo, StoreInfo
 from ringcast_wire import (
     DEFAULT_CALL_BOUND_MS,
@@ -24,6 +23,9 @@ from ringcast_cli._common.client import service_client
 from ringcast_cli._common.config import CliConfig
 from ringcast_cli._common.options import Duration, settings_of, shared_options, wait_options
 from ringcast_cli._common.output import note, print_json, print_table, visible
+
+if TYPE_CHECKING:
+    from ringcast.topology import Awaited, Topology
 
 _LOOK_S: Final = 1.0
 _BACK: Final = "back"
@@ -162,6 +164,8 @@ def _check_way(info: StoreInfo, *, is_back: bool) -> None:
 
 
 async def _look(config: CliConfig, info: StoreInfo) -> list[KeyShadow]:
+    from ringcast.topology import read_topologies  # the other commands of stores do without NATS
+
     found = await read_topologies(config.servers, info.name, timeout_s=config.timeout_s)
     return [_of_key(each) for each in found if each.members or (each.shadow and each.shadow.unguarded)]
 

@@ -26,7 +26,7 @@ from benchmarks.envelope.system import running
 from benchmarks.envelope.targets import BUCKET
 
 PEERS = "peers"
-_OURS = "ringcast"
+OURS = "ringcast"
 _STORE = "peers"
 _RATES = (100, 500)
 _SECONDS = 10
@@ -50,7 +50,7 @@ def _ringcast(directory: Path) -> Iterator[Peer]:
     with running(directory) as system:
         service = system.service.address
         run_coroutine(create_store(service, _STORE, 16, mode=Mode.FULL))
-        target = {"kind": _OURS, "servers": system.nats.url, "service": service, "store": _STORE}
+        target = {"kind": OURS, "servers": system.nats.url, "service": service, "store": _STORE}
         yield Peer(target, system.pids())
 
 
@@ -97,7 +97,7 @@ def _server(program: str, words: list[Any], ready: str) -> Iterator[ManagedProce
 
 
 _TARGETS: dict[str, tuple[Start, str, str]] = {
-    _OURS: (_ringcast, "", ""),
+    OURS: (_ringcast, "", ""),
     "nats-kv": (_nats_kv, "", ""),
     "etcd": (_etcd, "etcd", "etcd-server"),
     "redis": (_redis, "redis-server", "redis-server"),
@@ -118,13 +118,13 @@ def peers(run: Run) -> None:
                 load = Load(rate=rate, count=run.size(rate * _SECONDS, 20), rows=_ROWS)
                 found[name, rate] = _measure(run, name, peer, load)
     for (name, rate), case in found.items():
-        if name != _OURS:
-            _beside(run, f"beside {name}, {rate}/s", found[_OURS, rate], case)
+        if name != OURS:
+            _beside(run, f"beside {name}, {rate}/s", found[OURS, rate], case)
 
 
 def _measure(run: Run, name: str, peer: Peer, load: Load) -> Case:
     count = run.size(4, 1)
-    subscribers = workers(peer.target, count) if name == _OURS else [peer.target] * count
+    subscribers = workers(peer.target, count) if name == OURS else [peer.target] * count
     with run.case(PEERS, f"{name}, {load.rate}/s", load.params) as case, run.directory() as directory:
         found = drive(directory, load, target=peer.target, subscribers=subscribers, by_all=True, servers=peer.pids)
         case.params, case.figures, case.histogram, case.note = found.params, found.figures, found.histogram, found.note

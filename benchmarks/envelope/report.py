@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks.envelope import plots
 from benchmarks.envelope.arrivals import spread
 from benchmarks.envelope.goals import GOALS
+from benchmarks.envelope.peers import OURS
 from benchmarks.envelope.processes import ROOT
 from benchmarks.envelope.results import FILE_NAME as RESULTS
 from benchmarks.envelope.results import Case, Figure, about_now, read, shown
@@ -37,57 +38,86 @@ class Section:
     draw: Draw | None = None
 
 
-def _latency_curves(name: str, title: str) -> Draw:
+def _latency_curves(name: str, title: str, panel: Callable[[Case], tuple[str, str]]) -> Draw:
+    """``panel`` says of a case in which panel its line is, and what it is called there."""
+
     def draw(directory: Path, cases: Sequence[Case]) -> Iterator[str]:
-        histograms = {case.name: case.histogram for case in cases if case.histogram}
-        if histograms:
-            plots.percentile_curves(directory / name, title, histograms)
+        panels: dict[str, dict[str, plots.Histogram]] = {}
+        for case in cases:
+            if case.histogram:
+                where, label = panel(case)
+                panels.setdefault(where, {})[label] = case.histogram
+        if panels:
+            labels = {label for lines in panels.values() for label in lines}
+            peers = labels - {OURS} if OURS in labels else ()
+            plots.percentile_curves(directory / name, title, panels, peers=peers)
             yield name
 
     return draw
 
 
+def _by_database(case: Case) -> tuple[str, str]:
+    kind, _, rate = case.name.partition(", ")
+    database, _, way = kind.partition(" ")
+    return database, f"{rate} {way}".strip()
+
+
+def _by_rate(case: Case) -> tuple[str, str]:
+    peer, _, rate = case.name.partition(", ")
+    return rate, peer
+
+
+def _by_rate_into(case: Case) -> tuple[str, str]:
+    rate, _, partitions = case.name.partition(" into ")
+    return rate, partitions
+
+
 def _latency(directory: Path, cases: Sequence[Case]) -> Iterator[str]:
-    yield from _latency_curves("latency.svg", "Change to handler")(directory, cases)
-    lines: dict[str, list[tuple[float, float]]] = {}
+    yield from _latency_curves("latency.svg", "Change to handler", _by_database)(directory, cases)
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for case in cases:
         for percentile in ("p50_ms", "p99_ms"):
-            if percentile in case.figures:
-                label = f"{case.name.partition(',')[0]} {percentile.removesuffix('_ms')}"
-                lines.setdefault(label, []).append((case.params["rate"], case.figures[percentile].value))
-    if lines:
-        plots.growth(directory / "latency-growth.svg", "Change to handler", lines, "changes/s", "ms")
+            # Those by calls are of one rate, which is no growth.
+            if percentile in case.figures and " by " not in case.name:
+                lines = panels.setdefault(case.name.partition(",")[0], {})
+                found = (case.params["rate"], case.figures[percentile].value)
+                lines.setdefault(percentile.removesuffix("_ms"), []).append(found)
+    if panels:
+        plots.growth(directory / "latency-growth.svg", "Change to handler", panels, "changes/s", "ms")
         yield "latency-growth.svg"
 
 
 def _event_cost(directory: Path, cases: Sequence[Case]) -> Iterator[str]:
-    values = {
-        f"{label.rpartition(', ')[2]}: {case.name}": figure.value
+    cost = "cpu_us_per_event, "
+    panels = {
+        case.name.replace(", ", ",\n"): {
+            label.removeprefix(cost): figure.value for label, figure in case.figures.items() if label.startswith(cost)
+        }
         for case in cases
-        for label, figure in case.figures.items()
-        if label.startswith("cpu_us_per_event")
     }
-    if values:
-        plots.bars(directory / "events.svg", "CPU time an event", values, "µs")
+    panels = {name: values for name, values in panels.items() if values}
+    if panels:
+        plots.bars(directory / "events.svg", "CPU time an event", panels, "µs", ours="worker")
         yield "events.svg"
 
 
 def _rebalance(directory: Path, cases: Sequence[Case]) -> Iterator[str]:
-    lines: dict[str, list[tuple[float, float]]] = {}
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for case in cases:
-        for step in ("join", "leave"):
+        for step, says in (("join", "joins"), ("leave", "leaves")):
             if f"{step}_ms" in case.figures:
-                label = f"{step}, {case.params['partitions']} partitions"
-                lines.setdefault(label, []).append((case.params["workers"], case.figures[f"{step}_ms"].value))
-    if lines:
-        plots.growth(directory / "rebalance.svg", "Until all partitions are loaded again", lines, "workers", "ms")
+                lines = panels.setdefault(f"a worker {says}", {})
+                found = (case.params["workers"], case.figures[f"{step}_ms"].value)
+                lines.setdefault(f"{case.params['partitions']} partitions", []).append(found)
+    if panels:
+        plots.growth(directory / "rebalance.svg", "Until all partitions are loaded again", panels, "workers", "ms")
         yield "rebalance.svg"
 
 
 def _memory(directory: Path, cases: Sequence[Case]) -> Iterator[str]:
     points = [(case.params["rows"], case.figures["memory"].value) for case in cases if case.params.get("rows")]
     if points:
-        plots.growth(directory / "memory.svg", "Memory of a worker", {"": points}, "rows", "MiB")
+        plots.growth(directory / "memory.svg", "Memory of a worker", {"": {"worker": points}}, "rows", "MiB")
         yield "memory.svg"
 
 
@@ -106,7 +136,7 @@ SECTIONS = (
         "sustained",
         "Sustained changes",
         "The same, held for longer, into a store of one partition and into one of 256.",
-        _latency_curves("sustained.svg", "5,000 changes/s"),
+        _latency_curves("sustained.svg", "Change to handler", _by_rate_into),
     ),
     Section(
         "events",
@@ -137,7 +167,7 @@ SECTIONS = (
         "each has it. They promise different things: Ringcast commits to a database and keeps a history, etcd flushes "
         "each put to the disk, NATS KV and Redis write to the disk a little later, and Redis only says which key "
         "changed, to those who listen just then.",
-        _latency_curves("peers.svg", "Change to all subscribers"),
+        _latency_curves("peers.svg", "Change to all subscribers", _by_rate),
     ),
     Section(
         "resources",

@@ -10,9 +10,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from ringcast import Worker
-from ringcast_client import ConfigServiceClient, RowWrite
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
+from ringcast import Change, PoisonPolicy, Worker
+from ringcast_client import ConfigServiceClient, DeadLetterRecord, ReplayOutcome, RowWrite
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, until
 from ringcast_wire import UnavailableError
 
 STORE, KEY = "s", "k"
@@ -186,6 +186,53 @@ async def test_an_empty_database_does_not_empty_the_workers(
             async with asyncio.timeout(PATIENCE_S):
                 await worker.wait_until(KEY, lambda: worker.health().ready)
     assert not deleted
+
+
+async def test_dead_letters_outlive_a_restored_database_and_are_replayed(
+    system: System, client: ConfigServiceClient
+) -> None:
+    """NATS has them, and stays as it is. What they say of rows is of a history that is over by then."""
+    refused, took = {"kept", "lost"}, list[tuple[str, str | None]]()
+
+    def handler(change: Change) -> None:
+        if change.row_id in refused:
+            raise ValueError(f"not {change.row_id}")
+        took.append((change.row_id, change.value))
+
+    async def letters(asked: ConfigServiceClient) -> list[DeadLetterRecord]:
+        return [letter async for letter in asked.dead_letters(STORE, oldest_first=True)]
+
+    rows = [f"r{number}" for number in range(12)]
+    for row in (*rows, "kept"):
+        await client.put(STORE, KEY, row, "before")
+    history = (await client.get_store(STORE)).history_id
+    settings = {"handler": handler, "handler_tries": 1, "poison_policy": PoisonPolicy.DEAD_LETTER}
+    async with system.worker(**settings) as worker:
+        system.keep_copy()
+        for row in (*rows, "lost"):
+            await client.put(STORE, KEY, row, "lost")
+
+        async def are_there() -> bool:
+            return len(await letters(client)) == 2
+
+        await until(are_there)
+        before = await letters(client)
+        assert {letter.row_id for letter in before} == refused
+        await holds(worker, dict.fromkeys((*rows, "lost"), "lost") | {"kept": "before"})
+        refused.clear()
+        await asyncio.to_thread(system.take_back)
+        async with system.client() as again:
+            for row in rows:
+                await again.put(STORE, KEY, row, "after")
+            await holds(worker, dict.fromkeys(rows, "after") | {"kept": "before"})
+            assert (await again.get_store(STORE)).history_id != history
+            assert await letters(again) == before
+            took.clear()
+            numbers = [letter.number for letter in before]
+            results = [each async for each in again.replay_dead_letters(STORE, numbers, patience_s=PATIENCE_S)]
+            assert [each.outcome for each in results] == [ReplayOutcome.HANDLED] * 2, results
+            assert sorted(took) == [("kept", "before"), ("lost", None)]
+            assert await letters(again) == []
 
 
 async def test_a_fork_shows_when_its_first_event_is_published(system: System, client: ConfigServiceClient) -> None:

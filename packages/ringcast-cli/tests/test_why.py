@@ -204,8 +204,13 @@ CASES = {
     ),
     "loading": Case(
         Place.EVENT,
-        "w-1 has not heard of revision 12: it still loads partition 7; see whether the config service answers it",
+        "w-1 does not have revision 12: it still loads partition 7; see whether the config service answers it",
         reports=_owner({"heard": 0, "applied": 0, "state": "loading"}),
+    ),
+    "loading, heard": Case(
+        Place.EVENT,
+        "w-1 does not have revision 12: it still loads partition 7; see whether the config service answers it",
+        reports=_owner({"heard": 12, "applied": 0, "state": "loading_afresh"}),
     ),
     "not delivered": Case(
         Place.EVENT,

@@ -163,6 +163,7 @@ def test_the_largest_report_is_within_the_limit() -> None:
             refusals=[wire.DryRefusal("x" * 512, text[: wire.MAX_DRY_REASON])] * wire.MAX_DRY_REFUSALS,
             why=text[: wire.MAX_DRY_REASON],
         ),
+        given_up=top,
     )
     scattered = report("0" * 16, range(1, 4_096, 2), applied=[2**63 - 1] * 2_048, failing=text, refused=text)
     of_before = msgspec.structs.replace(largest, dry_wave=None)
@@ -273,11 +274,26 @@ def test_ranges_that_are_none_are_refused(ranges: list[int], why: str) -> None:
 
 
 def test_builds_of_before_understand_the_question_and_their_answers_say_that_they_do_not_know() -> None:
-    """They have neither ranges nor refusals, nor labels, nor dry waves: the fields at the end of both messages."""
+    """They have neither ranges nor refusals, nor labels, nor dry waves: the fields at the end of both messages.
+    Nor do they count what is given up."""
     question = ReportRequest(WIRE_VERSION, "0" * 16, "row", [1, 4, 6])
     asked = msgspec.msgpack.decode(wire.encode_report(question))
     assert asked == [WIRE_VERSION, "0" * 16, "row", [1, 4, 6], None], "a reader of arrays ignores what it does not know"
     assert wire.ranges_of(wire.decode_report_request(msgspec.msgpack.encode(asked[:3]))) == {}
     answered = msgspec.msgpack.decode(wire.encode_report(report("0" * 16, refusals=[])))
-    old = wire.decode_report(msgspec.msgpack.encode(answered[:-4]))
+    old = wire.decode_report(msgspec.msgpack.encode(answered[:-5]))
     assert (old.refusals, old.unnamed_refusals, old.applied) == (None, 0, [7] * 4)
+    assert (old.given_up, old.unnamed_given_up) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("given_up", "unnamed", "found"),
+    [(12, 11, 11), (3, 4, 2), (1, 4, 0), (0, 4, 0), (9, 4, 4)],
+    ids=["all", "others are tried again", "those that are named", "an older build", "more than there are"],
+)
+def test_of_the_rows_that_a_report_does_not_name_those_that_are_given_up_are_told_apart(
+    given_up: int, unnamed: int, found: int
+) -> None:
+    named = [wire.Refusal(1, "a", 5, wire.RowFailure.BLOCKED), wire.Refusal(1, "b", 6, wire.RowFailure.RETRYING)]
+    told = report("0" * 16, refusals=named, unnamed_refusals=unnamed, given_up=given_up)
+    assert told.unnamed_given_up == found

@@ -41,6 +41,10 @@ class Store:
         result = await self.client.put(self.name, key, row_id, value, metadata)
         return result.partition, result.version
 
+    async def delete(self, row_id: str, key: str = "list") -> None:
+        """Deletes a row."""
+        await self.client.delete(self.name, key, row_id)
+
     def worker(self, name: str = "w", keys: tuple[str, ...] = ("list",), **settings: Any) -> Worker:
         """A worker that is not started yet. Leases are shared by all stores, so its id has the store's name."""
         settings.setdefault("servers", self.nats_url)

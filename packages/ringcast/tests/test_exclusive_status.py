@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import nats
+import pytest
 from prometheus_client import CollectorRegistry
 from ringcast import Change, Worker
 from ringcast._coordination.sticky_measures import LeaderMeasures, by_phase
 from ringcast._protocol.sticky.leader import LeaderTimes
 from ringcast.metrics import PrometheusMetrics
 from ringcast.wishes import drain_worker, undrain_worker
+from ringcast_client import ConfigServiceClient
 from ringcast_core import row_partition
-from ringcast_testkit import PATIENCE_S, until, until_workers
-from ringcast_wire import Strategy
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, until, until_workers
+from ringcast_wire import Strategy, names
 from ringcast_wire.owner_records import Entry, Phase, Session, Table
 
 TIMES = {"strategy": Strategy.STICKY, "lease_ttl_ms": 2_000, "call_bound_ms": 200}
@@ -106,6 +111,45 @@ async def test_what_was_restored_of_the_partitions_of_others_is_given_up(store: 
                 return held == [one.owned("list"), two.owned("list")] and len(held[0]) == 4
 
             await until_workers([one, two], "list", each_has_its_own)
+
+
+@pytest.fixture
+async def unrepaired(nats_server: NatsServer, tmp_path: Path, new_store: Callable[[str], Any]) -> AsyncIterator[Any]:
+    """A store whose buckets stay as a test has made them: its service looks after them once an hour."""
+    options = ("--provision-interval", "3600s")
+    with ConfigServiceProcess(tmp_path, nats_url=nats_server.url, options=options) as service:
+        async with ConfigServiceClient(service.address) as client:
+            yield replace(new_store("unrepaired"), nats_url=nats_server.url, client=client)
+
+
+async def test_rows_can_be_read_past_the_fence_and_count_as_stale(unrepaired: Any) -> None:
+    """NATS takes no refresh of the session for a while, and all else goes on: rows change, and the service answers."""
+    store = unrepaired
+    await store.create(partition_count=4, **TIMES)
+    partition, version = await store.put("row", "1")
+
+    def value() -> str | None:
+        return next((row.value for row in worker.rows("list") if row == worker.get("list", "row")), None)
+
+    async with store.worker(handler=_take) as worker, await nats.connect(store.nats_url) as client:
+        await owns(worker, 4)
+        await worker.wait_for("list", partition, version, timeout_s=PATIENCE_S)
+        await until(lambda: worker.staleness() == 0)
+        stream = await client.jetstream().stream_info(f"KV_{names.owners_bucket(store.name)}")
+        most_bytes = stream.config.max_msg_size
+        await client.jetstream().update_stream(stream.config, max_msg_size=1)
+        await until(lambda: worker.health().keys[0].failing_because)
+        assert worker.health().keys[0].failing_because.startswith("session: the fence has passed")
+        assert value() == "1"
+        assert worker.staleness("list") > 0
+        assert not worker.health().ready
+        await store.put("row", "2")
+        await until(lambda: value() == "2")
+        assert worker.staleness("list") > 0
+        await client.jetstream().update_stream(stream.config, max_msg_size=most_bytes)
+        await owns(worker, 4)
+        await until(lambda: worker.staleness() == 0)
+        assert value() == "2"
 
 
 async def test_a_call_over_the_bound_shows_in_health_and_metrics(store: Any) -> None:

@@ -244,23 +244,22 @@ async def test_it_goes_on_without_a_worker_that_is_gone_until_it_is_back(fleet: 
 
 @dataclass(frozen=True)
 class Place:
-    """A store of servers that may be killed."""
+    """A store of servers that may be killed.
+
+    A write is tried again as long as the service refuses it: it may have to compare the store with NATS first.
+    """
 
     name: str
     nats_url: str
     client: ConfigServiceClient
 
     async def put(self, row_id: str, value: str) -> None:
-        """Writes a row, again as long as the service refuses it: it may have to compare the store with NATS first."""
+        """Writes a row."""
+        await until_done(partial(self.client.put, self.name, "list", row_id, value), UnavailableError)
 
-        async def is_written() -> bool:
-            try:
-                await self.client.put(self.name, "list", row_id, value)
-            except UnavailableError:
-                return False
-            return True
-
-        await until(is_written)
+    async def delete(self, row_id: str) -> None:
+        """Deletes a row."""
+        await until_done(partial(self.client.delete, self.name, "list", row_id), UnavailableError)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from ringcast import Change, DeadLetter, PoisonPolicy
 from ringcast._delivery import failures
 from ringcast_testkit import PATIENCE_S
 from ringcast_wire import names
-from ringcast_wire.reports import ReportAsker, RowFailure, WorkerReport
+from ringcast_wire.reports import MAX_REFUSALS, ReportAsker, RowFailure, WorkerReport
 
 if TYPE_CHECKING:
     from packages.ringcast.tests.conftest import Store
@@ -153,6 +153,23 @@ async def test_what_was_refused_is_in_the_report_of_those_revisions(store: Store
         assert (await _refused(store, [0, first, newer])).refusals == []
 
 
+@pytest.mark.parametrize("policy", [PoisonPolicy.DROP, PoisonPolicy.BLOCK])
+async def test_every_row_that_is_given_up_is_counted(store: Store, policy: PoisonPolicy) -> None:
+    await store.create(partition_count=1)
+    handler = Picky()
+    rows = [f"row{number}" for number in range(MAX_REFUSALS + 4)]
+    handler.refused = set(rows)
+    async with store.worker(handler=handler, poison_policy=policy, handler_tries=1) as worker:
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        versions = [(await store.put(row_id, "v"))[1] for row_id in rows]
+        await worker.wait_for("list", 0, versions[-1], timeout_s=PATIENCE_S)
+        report = await _refused(store, [0, versions[0], versions[-1]])
+        assert (len(report.refusals or []), report.unnamed_refusals) == (MAX_REFUSALS, 4)
+        assert (report.given_up, report.unnamed_given_up) == (MAX_REFUSALS + 4, 4)
+        report = await _refused(store, [0, versions[0], versions[2]])
+        assert (report.unnamed_refusals, report.given_up) == (0, 3)
+
+
 async def test_what_is_forgotten_is_said_to_be_unknown(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failures, "MAX_FAILURES", 1)
     await store.create(partition_count=1)
@@ -166,6 +183,6 @@ async def test_what_is_forgotten_is_said_to_be_unknown(store: Store, monkeypatch
         await worker.wait_for("list", 0, last, timeout_s=PATIENCE_S)
         report = await _refused(store, [0, first, last])
         assert [each.row_id for each in report.refusals or []] == ["b"]
-        assert report.unnamed_refusals == 1
+        assert (report.unnamed_refusals, report.given_up) == (1, 1), "of what is forgotten nobody knows what it was"
         later = await _refused(store, [0, last, last])
         assert ([each.row_id for each in later.refusals or []], later.unnamed_refusals) == (["b"], 0)

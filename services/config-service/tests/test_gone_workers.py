@@ -35,7 +35,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 async def has_said(workers: Workers, worker_id: str) -> bool:
     """Whether there is a state of a worker."""
     bucket = names.owners_bucket(workers.store)
-    return bool((await read_newest(workers.service.nc.jetstream(), bucket, [names.state_key("k", worker_id)])).entries)
+    return bool((await read_newest(workers.service.nc.jetstream(), bucket, names.state_key("k", worker_id))).entries)
 
 
 async def audited(service: Running, store: str) -> list[tuple[str, Any]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
+from nats.aio.msg import Msg
 from nats.js.errors import KeyNotFoundError
 from ringcast_config_service.nats.migration_checks import read_bucket
 from ringcast_config_service.nats.steps import ensure_step
@@ -288,15 +291,18 @@ async def test_a_server_that_lags_behind_is_not_believed(service: Running, store
     class Ahead:
         """The server that takes writes in has one more."""
 
-        _nc = js._nc
+        def __getattr__(self, name: str) -> Any:
+            return getattr(service.nc, name)
 
-        async def stream_info(self, *args: Any, **words: Any) -> Any:
-            info = await js.stream_info(*args, **words)
-            info.state.last_seq += 1
-            return info
+        async def request(self, subject: str, payload: bytes, timeout: float) -> Msg:
+            reply: Msg = await service.nc.request(subject, payload, timeout=timeout)
+            info = json.loads(reply.data)
+            info["state"]["last_seq"] += 1
+            reply.data = json.dumps(info).encode()
+            return reply
 
     with pytest.raises(UnavailableError, match="is read from a server that lags behind"):
-        await read_bucket(Ahead(), names.nodes_bucket(store_name))  # type: ignore[arg-type]
+        await read_bucket(SimpleNamespace(_nc=Ahead()), names.nodes_bucket(store_name))  # type: ignore[arg-type]
 
 
 async def test_an_instance_that_knows_an_older_step_changes_nothing(service: Running, store_name: str) -> None:

@@ -161,6 +161,14 @@ class WorkerReport(msgspec.Struct, frozen=True, array_like=True):
     """Of the worker; one of an older build has none."""
     dry_wave: DryWaveReport | None = None
     """``None``: none was asked for, or not of this worker, or its build does not know them."""
+    given_up: _Count = 0
+    """Rows that the handler has given up for good, whether ``refusals`` names them or not. An older build says 0."""
+
+    @property
+    def unnamed_given_up(self) -> int:
+        """How many of ``unnamed_refusals`` are given up for good; the others are tried again, or not remembered."""
+        named = sum(each.what is not RowFailure.RETRYING for each in self.refusals or ())
+        return min(max(0, self.given_up - named), self.unnamed_refusals)
 
     def partitions(self) -> Iterator[tuple[int, int]]:
         """Each owned partition with its applied revision."""

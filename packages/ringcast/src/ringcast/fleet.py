@@ -14,6 +14,7 @@ from typing import Final
 
 from ringcast_core import row_partition
 from ringcast_wire import (
+    Event,
     HeadsReply,
     InvalidInputError,
     Mode,
@@ -35,6 +36,9 @@ from ringcast.topology import DEFAULT_TIMEOUT_S, Member, Topology, servers_of, t
 DEFAULT_PATIENCE_S: Final = 2.0
 """How long the answers of workers are waited for."""
 _KEYS_AT_ONCE: Final = 8
+_TRIES: Final = 20
+"""How often an event is looked for that a server which lags behind may not have yet."""
+_PAUSE_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,17 +198,30 @@ class FleetReader:
         async with answered_within(self._servers, self._timeout_s):
             topology = await topology_over(self._client, store, key, timeout_s=self._timeout_s)
         heads = await self._heads(topology)
-        async with answered_within(self._servers, self._timeout_s):
-            number = row_partition(row_id, topology.settings.partition_count)
-            data = await last_event(self._client, store, key, number, timeout_s=self._timeout_s)
+        number = row_partition(row_id, topology.settings.partition_count)
+        event = await self._last_event(topology, number, heads)
         found = await self._ask(topology, row_id=row_id, patience_s=patience_s)
-        try:
-            event = decode_event(data) if data is not None else None
-        except ProtocolError:
-            event = None
         published, of_history = (event.rev, event.history) if event is not None else (None, "")
         history = heads.history if heads is not None else ""
         return RowAnswers(topology, number, found, published, of_history, history)
+
+    async def _last_event(self, topology: Topology, number: int, heads: HeadsReply | None) -> Event | None:
+        """The newest event of a partition.
+
+        Each server that has its stream answers, also one that lags behind, and does not say how much. Where an event is
+        missing that the config service has a revision for, others may answer meanwhile.
+        """
+        newest: Event | None = None
+        for _ in range(_TRIES):
+            async with answered_within(self._servers, self._timeout_s):
+                data = await last_event(self._client, topology.store, topology.key, number, timeout_s=self._timeout_s)
+            event = _read_event(data)
+            if newest is None or (event is not None and (event.history != newest.history or event.rev > newest.rev)):
+                newest = event
+            if heads is None or _revision(newest, heads) >= heads.heads[number]:
+                break
+            await asyncio.sleep(_PAUSE_S)
+        return newest
 
     async def _ask(self, topology: Topology, *, row_id: str = "", patience_s: float) -> ReportRound:
         if not 0 < patience_s <= 3_600:
@@ -236,6 +253,18 @@ async def read_lag(
     """As :meth:`FleetReader.lag`, over a connection of its own."""
     async with FleetReader.open(servers, timeout_s=timeout_s) as reader:
         return await reader.lag(store, key, patience_s=patience_s)
+
+
+def _read_event(data: bytes | None) -> Event | None:
+    try:
+        return decode_event(data) if data is not None else None
+    except ProtocolError:
+        return None
+
+
+def _revision(event: Event | None, heads: HeadsReply) -> int:
+    """Up to where a partition is published, in the history that the config service has now."""
+    return event.rev if event is not None and event.history == heads.history else 0
 
 
 def _lag(topology: Topology, heads: HeadsReply | None, found: ReportRound) -> KeyLag:

@@ -28,7 +28,7 @@ class Place(StrEnum):
     WORKER = "worker"
     """The owner does not answer, or does not take what the config service has."""
     EVENT = "event"
-    """The owner has not heard of it."""
+    """The owner has not heard of it, or has not fetched it."""
     HANDLER = "handler"
     BLOCKED = "blocked"
     DEAD_LETTERED = "dead_lettered"
@@ -176,6 +176,9 @@ def _at_worker(facts: RowFacts, stored: Stored, answers: RowAnswers, worker_id: 
     if row.calling_ms:
         running = f"a handler call of row {facts.row_id} that runs for {_seconds(row.calling_ms)}"
         return Conclusion(Place.HANDLER, f"{worker_id} has {running}: see what its handler waits for", worker_id)
+    if row.state.startswith("loading"):  # it may have heard of the write, and has no row of the partition
+        why = report.failing or f"it still loads partition {row.partition}; see whether the config service answers it"
+        return Conclusion(Place.EVENT, f"{worker_id} does not have {_what(stored)}: {why}", worker_id)
     if row.heard < stored.version:
         why = _unheard(report, row)
         return Conclusion(Place.EVENT, f"{worker_id} has not heard of {_what(stored)}: {why}", worker_id)
@@ -219,8 +222,6 @@ def _failed(facts: RowFacts, stored: Stored, row: RowReport, worker_id: str) -> 
 def _unheard(report: WorkerReport, row: RowReport) -> str:
     if report.failing:
         return report.failing
-    if row.state.startswith("loading"):
-        return f"it still loads partition {row.partition}; see whether the config service answers it"
     if not row.delivered:
         return f"NATS does not deliver the events of partition {row.partition} to it yet; look again in a moment"
     at = f"it knows of partition {row.partition} up to revision {row.heard}"

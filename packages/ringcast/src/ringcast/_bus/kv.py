@@ -205,6 +205,8 @@ class BucketWatch:
                 await self._watch_once(backoff)
             except TRANSIENT as error:
                 self._log.debug("watch.failed", bucket=self._bucket.name, error=repr(error))
+                if isinstance(error, RejectedError):
+                    self._bus.refusals.reject(self._bucket.stream, self._name, error)
                 await asyncio.sleep(backoff.next_s())
 
     async def _watch_once(self, backoff: Backoff) -> None:
@@ -213,6 +215,7 @@ class BucketWatch:
         async with self._bus.subscribed(inbox, self._on_message):
             await self._delete()
             state = await self._bus.put_consumer(self._bucket.stream, self._consumer(inbox))
+            self._bus.refusals.accept(self._name)
             if not state.pending and not state.delivered:
                 self._complete()
             backoff.reset()

@@ -28,6 +28,7 @@ class Refusals:
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._at: dict[str, float] = {}
+        self._rejected: dict[str, tuple[str, float]] = {}
         self._waiting: dict[asyncio.Timeout, str] = {}
 
     def add(self, action: str, refused: str) -> None:
@@ -44,9 +45,27 @@ class Refusals:
             if _is_below(refused, subject) and not timeout.expired():
                 timeout.reschedule(now)
 
+    def reject(self, stream: str, consumer: str, error: Exception) -> None:
+        """The server can't make a consumer that this user may make: the stream may have as many as it is let."""
+        now = self._loop.time()
+        known = self._rejected.get(consumer)
+        if known is None or now - known[1] > SHOWN_FOR_S:
+            self._log.warning("nats.consumer_rejected", stream=stream, consumer=consumer, error=error)
+            self._rejected[consumer] = f"NATS does not make the consumer {consumer} of {stream}: {error}", now
+
+    def accept(self, consumer: str) -> None:
+        """The server has made it."""
+        self._rejected.pop(consumer, None)
+
     def clear(self) -> None:
         """There is a new connection, and maybe with it other permissions."""
         self._at.clear()
+        self._rejected.clear()
+
+    def sentences(self) -> list[str]:
+        """What NATS does not let the worker do."""
+        found = [why for why, _ in self._rejected.values()]
+        return [f"NATS refuses {', '.join(refused)}", *found] if (refused := self.subjects()) else found
 
     def subjects(self) -> tuple[str, ...]:
         """What was refused lately; may be read from any thread."""

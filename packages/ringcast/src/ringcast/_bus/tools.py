@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import nats
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from ringcast_wire import ChunkAssembler, UnavailableError, names, take_answer, without_passwords
-from ringcast_wire.buckets import (
-    EXPECTED,
-    WRONG_SEQUENCE,
-    StoredRecord,
-    fixed,
-    read_record,
-    stream_of,
-    subject_of,
-)
+from ringcast_wire.bucket_reads import read_newest
+from ringcast_wire.buckets import EXPECTED, WRONG_SEQUENCE, StoredRecord, fixed, subject_of
 
 from ringcast._bus.bus import Message
 from ringcast._common.config import resolve_jetstream_api, resolve_login
-
-_PAGE: Final = 500
-"""Records in one answer."""
-_END: Final = "204"
-_NOTHING: Final = "404"
-_NO_RESPONDERS: Final = "503"
-
 
 ToolBus: TypeAlias = Client
 """What :func:`open_bus` opens."""
@@ -69,9 +54,9 @@ async def open_bus(servers: Sequence[str], *, timeout_s: float, name: str) -> As
         raise UnavailableError(f"NATS at {shown} can't be reached: {_reason([*causes, error][0])}") from error
     try:
         yield client
-    except (nats.errors.TimeoutError, nats.errors.ConnectionClosedError, nats.errors.NoRespondersError) as error:
+    except (nats.errors.TimeoutError, nats.errors.ConnectionClosedError) as error:
         raise UnavailableError(f"NATS at {shown} did not answer: {error}") from error
-    except nats.js.errors.ServiceUnavailableError as error:
+    except (nats.errors.NoRespondersError, nats.js.errors.ServiceUnavailableError) as error:
         raise UnavailableError(f"NATS at {shown} has no JetStream: {error}") from error
     finally:
         await client.close()
@@ -119,8 +104,10 @@ async def read_bucket_revisions(
     """Revision and value of each key of a bucket that matches, or ``None`` when there is no such bucket.
 
     The value of a key whose entry was deleted is ``None``: a compare-and-set has to name the revision of its marker.
-    By requests alone: a consumer would take the right to make one, which may send what it likes to where it likes. The
-    prefix of the JetStream API is read from the environment, as for a worker. May wait for ever: bound it.
+    The prefix of the JetStream API is read from the environment, as for a worker. May wait for ever: bound it.
+
+    Raises:
+        UnavailableError: for half of ``timeout_s`` only servers that lag behind have answered, or one refuses.
     """
     entries = await read_stored_entries(nc, bucket, keys, timeout_s=timeout_s)
     return {key: (entry.revision, entry.data) for key, entry in entries.items()} if entries is not None else None
@@ -130,18 +117,11 @@ async def read_stored_entries(
     nc: Client, bucket: str, keys: str = ">", *, timeout_s: float
 ) -> dict[str, StoredRecord] | None:
     """As :func:`read_bucket_revisions`, and when each entry was stored."""
-    stream = stream_of(bucket)
     api = resolve_jetstream_api()
-    try:
-        await nc.jetstream(prefix=api, timeout=timeout_s).stream_info(stream)
-    except nats.js.errors.NotFoundError:
+    found = await read_newest(nc, bucket, keys, api=api, answer_s=timeout_s, patience_s=timeout_s / 2)
+    if found is None:
         return None
-    entries: dict[str, StoredRecord] = {}
-    sequence = 1
-    while sequence:
-        request = {"seq": sequence, "next_by_subj": subject_of(bucket, keys), "batch": _PAGE}
-        sequence = await _read_page(nc, f"{api}.DIRECT.GET.{stream}", request, bucket, entries)
-    return entries
+    return {key: record if record.data else record._replace(data=None) for key, record in found.items()}
 
 
 async def write_entry(nc: Client, bucket: str, key: str, value: bytes, *, last: int, timeout_s: float) -> bool:
@@ -199,35 +179,6 @@ async def last_event(nc: Client, store: str, key: str, partition: int, *, timeou
     except (nats.js.errors.NotFoundError, nats.errors.NoRespondersError):
         return None
     return found.data or b""
-
-
-async def _read_page(
-    nc: Client, subject: str, request: dict[str, object], bucket: str, entries: dict[str, StoredRecord]
-) -> int:
-    """Takes one answer in; returns the sequence to go on from, or 0 after the last."""
-    inbox, last = nc.new_inbox(), 0
-    answers = await nc.subscribe(inbox)
-    try:
-        await nc.publish(subject, json.dumps(request).encode(), reply=inbox)
-        async for message in answers.messages:
-            headers = message.headers or {}
-            status = headers.get("Status")
-            if status is None:
-                key, record = read_record(bucket, headers, message.data)
-                last = record.revision
-                entries.pop(key, None)
-                entries[key] = record if record.data else record._replace(data=None)
-            elif status == _END:
-                return last + 1 if last and int(headers.get("Nats-Num-Pending", "0")) else 0
-            elif status == _NOTHING:
-                return 0
-            elif status == _NO_RESPONDERS:
-                raise nats.errors.NoRespondersError
-            else:
-                raise UnavailableError(f"{subject} was answered with {status} {headers.get('Description', '')}")
-    finally:
-        await answers.unsubscribe()
-    return 0
 
 
 def _reason(error: Exception) -> str:

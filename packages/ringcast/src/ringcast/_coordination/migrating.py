@@ -32,7 +32,7 @@ from ringcast._common.config import WorkerConfig
 from ringcast._common.lasting import first_error, lasting
 from ringcast._coordination.sticky import StickyCoordinator
 from ringcast._coordination.sticky_migration import GuardedParticipant, Migrates, StoreMigration
-from ringcast._coordination.sticky_ownership import ExclusiveParticipant
+from ringcast._coordination.sticky_ownership import ExclusiveCoordinator, ExclusiveParticipant
 from ringcast._coordination.sticky_times import StickyTimes
 from ringcast._coordination.store_step import StoreStep
 from ringcast._protocol.assignment import Assignment
@@ -53,7 +53,7 @@ _OFF: Final = Step(Stage.OFF, 0)
 class MigratingParticipant(ExclusiveParticipant, GuardedParticipant, Protocol):
     """The worker, as what follows the migration of its store sees it. None of its calls waits."""
 
-    def follow(self, coordinator: StickyCoordinator, bound_s: float, /) -> None:
+    def follow(self, coordinator: ExclusiveCoordinator, bound_s: float, /) -> None:
         """This coordinator lets calls start from ``guarded`` on. ``bound_s``: what one may take at most."""
 
     def unfollow(self) -> None:

@@ -237,6 +237,11 @@ class StickyCoordinator:
         """The last call has ended, or there is none to make: follows each ``stop`` of the participant."""
         self._owned[key].end_last_call(partition)
 
+    def strays_ended(self, key: str) -> None:
+        """In a store that migrates: the calls that ran when a key got guarded have ended."""
+        if self.migration is not None:
+            self.migration.strays_ended(key)
+
     def state_of(self, key: str, partition: int) -> OwnedState:
         """How far this worker is with a partition."""
         return self._owned[key].state_of(partition)

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from ringcast_wire import EventLog, event_before, names
 from ringcast_wire.owner_records import Rule, Session, State, Table
 
+from ringcast._coordination.sticky_measures import KeyReport
 from ringcast._coordination.sticky_records import OwnerRecords
 from ringcast._coordination.sticky_session import Refresh
 from ringcast._coordination.sticky_settled import SettledShare
@@ -75,6 +76,40 @@ class ExclusiveCall:
         if self._owned is not None:
             (owned, ownership), self._owned = self._owned, None
             owned.end_call(ownership, self._partition)
+
+
+class ExclusiveCoordinator(Protocol):
+    """The coordinator of exclusive ownership, as the worker that takes part sees it. None of its calls waits.
+
+    All but :meth:`report` are for the event loop of the coordinator.
+    """
+
+    def ready(self, key: str, partition: int, token: int, /) -> None:
+        """A partition has been prepared for this token, as ``prepare`` of the participant wanted."""
+
+    def begin_call(self, key: str, partition: int, /) -> ExclusiveCall | None:
+        """Lets one handler call start now, or not. It has to end within the store's bound, and then its ``end``.
+
+        That bound is what the proof rests on: the caller enforces it, by what ``extended`` of the participant says.
+        """
+
+    def begin_last_call(self, key: str, partition: int, /) -> ExclusiveCall | None:
+        """Lets the last call of a partition that is to stop start now, or not: as :meth:`begin_call`."""
+
+    def end_last_call(self, key: str, partition: int, /) -> None:
+        """The last call has ended, or there is none to make: follows each ``stop`` of the participant."""
+
+    def strays_ended(self, key: str, /) -> None:
+        """In a store that migrates: the calls that ran when a key got guarded have ended."""
+
+    def state_of(self, key: str, partition: int, /) -> OwnedState:
+        """How far this worker is with a partition."""
+
+    def close(self) -> None:
+        """Starts no call from now on. Only last calls are let through, until the fence."""
+
+    def report(self, key: str, /) -> KeyReport:
+        """What there is to measure of a key. From any thread."""
 
 
 class KeyOwnership:

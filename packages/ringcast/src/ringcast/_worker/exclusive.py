@@ -12,8 +12,7 @@ from typing import Final
 from ringcast_wire import EventLog
 
 from ringcast._common.stats import Trigger
-from ringcast._coordination.sticky import StickyCoordinator
-from ringcast._coordination.sticky_ownership import ExclusiveCall
+from ringcast._coordination.sticky_ownership import ExclusiveCall, ExclusiveCoordinator
 from ringcast._delivery.gate import CallEndedError
 from ringcast._protocol.sticky.ownership import OwnedState
 from ringcast._worker.session import KeySession
@@ -88,7 +87,7 @@ class KeyGate:
     def __init__(
         self,
         session: KeySession,
-        coordinator: StickyCoordinator,
+        coordinator: ExclusiveCoordinator,
         bound_s: float,
         adopted: Mapping[int, int] | None = None,
     ) -> None:
@@ -164,7 +163,7 @@ class KeyGate:
 
 
 class ExclusiveKeys:
-    """The participant of a :class:`StickyCoordinator`. What is wanted of a key is gathered, and done in ``acted``."""
+    """The participant of an :class:`ExclusiveCoordinator`. Its wishes for a key are gathered, and done in ``acted``."""
 
     def __init__(self, sessions: Mapping[str, KeySession], log: EventLog) -> None:
         self._sessions = sessions
@@ -174,11 +173,11 @@ class ExclusiveKeys:
         """Partitions that are being prepared, with the token that it is for."""
         self._wanted: dict[str, frozenset[int]] = dict.fromkeys(sessions, frozenset())
         """Partitions that events are wanted of. Those that a cache had are held before that."""
-        self._coordinator: StickyCoordinator | None = None
+        self._coordinator: ExclusiveCoordinator | None = None
         self._gates: dict[str, KeyGate] = {}
         self._calls_until: dict[str, float] = {}
 
-    def follow(self, coordinator: StickyCoordinator, bound_s: float) -> None:
+    def follow(self, coordinator: ExclusiveCoordinator, bound_s: float) -> None:
         """Has this coordinator let the calls of the application start. To be called once, before it runs."""
         self._coordinator = coordinator
         for key, session in self._sessions.items():

@@ -27,6 +27,7 @@ from ringcast._coordination.migrating_peers import MigratingPeers
 from ringcast._coordination.peer import Coordinator, PeerCoordinator
 from ringcast._coordination.sticky import StickyCoordinator
 from ringcast._coordination.sticky_measures import KeyReport
+from ringcast._coordination.sticky_ownership import ExclusiveCoordinator
 from ringcast._coordination.sticky_times import StickyTimes
 from ringcast._worker.dry_waves import DryWaves, Validator
 from ringcast._worker.exclusive import ExclusiveKeys
@@ -85,6 +86,7 @@ class JoinedWorker:
         )
         self.tasks = WorkerTasks()
         self._exclusive: ExclusiveKeys | None = None
+        self._sticky: ExclusiveCoordinator | None = None
         self._migrating: MigratingStore | None = None
         self.coordinator = self._coordinator()
         self.participation.coordinator = self.coordinator
@@ -104,7 +106,7 @@ class JoinedWorker:
         if settings.strategy is Strategy.STICKY:
             times = StickyTimes.of(settings)
             self._exclusive = ExclusiveKeys(context.keys.by_key, context.log)
-            coordinator = StickyCoordinator(
+            self._sticky = coordinator = StickyCoordinator(
                 buckets,
                 config,
                 settings.partition_count,
@@ -154,9 +156,7 @@ class JoinedWorker:
 
     def report(self, key: str) -> KeyReport | None:
         """What there is to measure of a key, in a store of exclusive ownership, or one that migrates."""
-        if isinstance(self.coordinator, StickyCoordinator):
-            return self.coordinator.report(key)
-        sticky = self._migrating.coordinator if self._migrating is not None else None
+        sticky = self._migrating.coordinator if self._migrating is not None else self._sticky
         return sticky.report(key) if sticky is not None else None
 
     def _assigned(self, key: str) -> str:
@@ -240,10 +240,7 @@ class JoinedWorker:
     @property
     def failing_because(self) -> str:
         """What keeps the worker from its work, as far as that is known, or nothing."""
-        reasons = self.participation.troubles()
-        if refused := self._context.bus.refusals.subjects():
-            reasons.append(f"NATS refuses {', '.join(refused)}")
-        return "; ".join(reasons)
+        return "; ".join([*self.participation.troubles(), *self._context.bus.refusals.sentences()])
 
     def deliver(self, messages: Sequence[Delivery]) -> None:
         """Events have come."""

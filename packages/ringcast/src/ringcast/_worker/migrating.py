@@ -10,7 +10,7 @@ from ringcast_wire import EventLog
 
 from ringcast._cache.cache import Cache
 from ringcast._common.stats import Trigger
-from ringcast._coordination.sticky import StickyCoordinator
+from ringcast._coordination.sticky_ownership import ExclusiveCoordinator
 from ringcast._protocol.sticky.ownership import OwnedState
 from ringcast._worker.exclusive import ExclusiveKeys, KeyGate, Wish
 from ringcast._worker.session import KeySession
@@ -88,7 +88,7 @@ class MigratingKeys(ExclusiveKeys):
 
     # ---- the coordinator
 
-    def follow(self, coordinator: StickyCoordinator, bound_s: float) -> None:
+    def follow(self, coordinator: ExclusiveCoordinator, bound_s: float) -> None:
         """This coordinator lets calls start of keys that are guarded, and of no others."""
         self._coordinator, self._bound_s = coordinator, bound_s
 
@@ -119,8 +119,8 @@ class MigratingKeys(ExclusiveKeys):
         await self._sessions[key].applier.strays_ended()
         if self._cache is not None:
             await self._cache.knows_migration()
-        if self._coordinator is not None and self._coordinator.migration is not None:
-            self._coordinator.migration.strays_ended(key)
+        if self._coordinator is not None:
+            self._coordinator.strays_ended(key)
 
     def let_go(self, key: str) -> None:
         """From now on calls of a key need not be let start: its partitions are those of the peer rule."""

@@ -134,6 +134,7 @@ class Reports:
             unnamed_refusals=max(0, len(refused) - MAX_REFUSALS) + forgotten,
             labels=list(self._config.labels),
             dry_wave=self._judged(session.key, request.dry_wave) if request.dry_wave is not None else None,
+            given_up=sum(each.what is not RowFailure.RETRYING for each in refused),
         )
 
     def _row(self, session: KeySession, row_id: str) -> RowReport:

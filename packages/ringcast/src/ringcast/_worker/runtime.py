@@ -315,9 +315,7 @@ class Runtime:
         """What keeps the worker from its work, as far as that is known, or nothing."""
         if self.joined is not None:
             return self.joined.failing_because
-        if self.bus is not None and (refused := self.bus.refusals.subjects()):
-            return f"NATS refuses {', '.join(refused)}"
-        return ""
+        return "; ".join(self.bus.refusals.sentences()) if self.bus is not None else ""
 
     def all_stats(self) -> Stats:
         """The counters of all keys, and what is no single key's."""

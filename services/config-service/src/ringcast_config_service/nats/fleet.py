@@ -61,8 +61,8 @@ async def read_fleet(js: JetStreamContext, store: StoreRecord, key: str) -> Flee
         exclusive = settings.strategy is Strategy.STICKY and settings.mode is Mode.PARTITIONED
         workers, unreadable, table = await (_states(js, store, key) if exclusive else _nodes(js, store, key))
         leases: dict[str, str] = {}
-        named = sorted({worker.lease for worker in workers.values()})
-        for lease, (_, data) in (await read_newest(js, names.LEASES_BUCKET, named)).entries.items():
+        named = {worker.lease for worker in workers.values()}
+        for lease, (_, data) in (await read_newest(js, names.LEASES_BUCKET, among=named)).entries.items():
             try:
                 leases[lease] = decode_record(data, LeaseRecord).incarnation
             except ProtocolError:
@@ -79,7 +79,7 @@ def _own(worker: Registration, leases: Mapping[str, str]) -> str:
 async def _nodes(js: JetStreamContext, store: StoreRecord, key: str) -> tuple[dict[str, Registration], list[str], int]:
     """The registrations where every worker computes the owners."""
     workers, unreadable = {}, []
-    for name, (revision, data) in (await read_newest(js, names.nodes_bucket(store.name), [f"{key}.*"])).entries.items():
+    for name, (revision, data) in (await read_newest(js, names.nodes_bucket(store.name), f"{key}.*")).entries.items():
         try:
             record = decode_record(data, NodeRecord)
         except ProtocolError:
@@ -92,15 +92,15 @@ async def _nodes(js: JetStreamContext, store: StoreRecord, key: str) -> tuple[di
 async def _states(js: JetStreamContext, store: StoreRecord, key: str) -> tuple[dict[str, Registration], list[str], int]:
     """The same where a table has the owners: what each worker says of itself, and the number of the table."""
     workers, unreadable, epoch = {}, [], 0
-    states, table = names.state_key(key, "*"), names.table_key(key)
-    for name, (_, data) in (await read_newest(js, names.owners_bucket(store.name), [states, table])).entries.items():
+    states = names.state_key(key, "")
+    for name, (_, data) in (await read_newest(js, names.owners_bucket(store.name), f"{key}.>")).entries.items():
         try:
-            if name == table:
+            if name == names.table_key(key):
                 epoch = decode_table(data, store.settings.partition_count).epoch
-            else:
+            elif name.startswith(states):
                 state = decode_state(data)
                 if state.session:
-                    workers[name.removeprefix(states.removesuffix("*"))] = Registration(state.lease, state.session)
+                    workers[name.removeprefix(states)] = Registration(state.lease, state.session)
         except ProtocolError:
             unreadable.append(name)
     return workers, unreadable, epoch

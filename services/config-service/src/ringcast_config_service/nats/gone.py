@@ -31,7 +31,7 @@ from ringcast_wire.buckets import DELETED, EXPECTED, WRONG_SEQUENCE, fixed, subj
 from ringcast_wire.reports import ReportAsker
 
 from ringcast_config_service.nats.calls import nats_calls
-from ringcast_config_service.nats.latest import read_latest, read_newest
+from ringcast_config_service.nats.latest import read_newest
 from ringcast_config_service.nats.migration_checks import KeyWorkers, read_workers
 from ringcast_config_service.repository import AuditRepository, Authorship, StoreRecord
 from ringcast_config_service.repository.audit import gone as gone_fact
@@ -118,7 +118,8 @@ class GoneWorkers:
         assert store.migration is not None
         counts_s = 2 * store.migration.lease_ttl_ms / 1000
         bucket = names.owners_bucket(store.name)
-        sessions = await read_newest(self._js, bucket, [names.session_key(name) for name in workers])
+        named = {names.session_key(name) for name in workers}
+        sessions = await read_newest(self._js, bucket, names.session_key("*"), among=named)
         now_s = await self._now_s(bucket)
         for name in workers:
             age_s = now_s - sessions.stored_s.get(names.session_key(name), float("-inf"))
@@ -136,7 +137,7 @@ class GoneWorkers:
                     named[decode_record(each.records[name], NodeRecord).lease] = name
                 except (KeyError, ProtocolError):
                     continue  # it is not registered for this key, or by no build that could have a lease
-        leases = await read_newest(self._js, names.LEASES_BUCKET, sorted(named))
+        leases = await read_newest(self._js, names.LEASES_BUCKET, among=named)
         for lease in sorted(leases.entries):
             name = named[lease]
             raise _lives(name, "its lease lives" if lease == name else f"the lease {lease!r} that it names lives")
@@ -176,7 +177,7 @@ class GoneWorkers:
 
     async def _check_other(self, store: str, name: str, place: _Place) -> None:
         """Something else was written meanwhile: that is well where another operator has said the same."""
-        found = await read_latest(self._js, names.owners_bucket(store), [name])
+        found = await read_newest(self._js, names.owners_bucket(store), name)
         marker = found.markers.get(name)
         if marker is None or marker.gone is None or marker.gone < place.registered_at:
             raise _lives(place.worker_id, f"it has just written its state of key {place.key!r}")

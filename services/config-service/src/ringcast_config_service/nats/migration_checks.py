@@ -1,38 +1,32 @@
 """Whether an operator may take a step of a migration: as the workers of the store say on NATS.
 
-The proof of ``docs/sticky.md`` relies on answers that are not out of date. A server says with each answer up to which
-message of the bucket it is; the one that takes writes in says how many there are.
+The proof of ``docs/sticky.md`` relies on answers that are not out of date, as ``ringcast_wire.bucket_reads`` has them.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from nats.js import JetStreamContext
-from nats.js.errors import NotFoundError
 from ringcast_wire import (
     ConditionFailedError,
     Migration,
     ProtocolError,
     Stage,
-    UnavailableError,
     names,
     stage_name,
 )
-from ringcast_wire.buckets import stream_of, subject_of
+from ringcast_wire.bucket_reads import read_keys
 from ringcast_wire.ended_sessions import Span, believed, decode_gone
 from ringcast_wire.migrating import Step, counted, may_end, may_finish, possible_members, unguarded
 from ringcast_wire.owner_records import State, Table, check_numbers, decode_state, decode_table
 
-from ringcast_config_service.nats.latest import Latest, read_latest
+from ringcast_config_service.nats.latest import Latest, read_newest
 from ringcast_config_service.repository import StoreRecord
 
-_TRIES: Final = 20
-_PAUSE_S: Final = 0.1
 _MOST: Final = 8
 """Workers that an error names."""
 
@@ -182,26 +176,16 @@ def _workers(nodes: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 async def read_bucket(js: JetStreamContext, bucket: str) -> Latest:
-    """The entries of the keys of a bucket with their revisions, as of this call or later.
+    """The entries of the keys of a bucket with their revisions, as of this call or later; those of a key as they were
+    at one moment.
 
     Raises:
         UnavailableError: no server answers that has all that was written before.
     """
-    prefix = subject_of(bucket, "")
-    try:
-        state = (await js.stream_info(stream_of(bucket), subjects_filter=f"{prefix}>")).state
-    except NotFoundError:
-        return Latest({}, {}, {}, 0)
-    found = Latest({}, {}, {}, state.last_seq)
-    keys = {subject.removeprefix(prefix).partition(".")[0] for subject in state.subjects or ()}
+    found = Latest({}, {}, {})
+    keys = {name.partition(".")[0] for name in await read_keys(js._nc, bucket) or ()}
     for key in sorted(key for key in keys if not key.startswith("~")):
-        for _ in range(_TRIES):
-            some = await read_latest(js, bucket, [f"{key}.>"])
-            if some.up_to >= state.last_seq:
-                break
-            await asyncio.sleep(_PAUSE_S)
-        else:
-            raise UnavailableError(f"bucket {bucket} is read from a server that lags behind: try again")
+        some = await read_newest(js, bucket, f"{key}.>")
         found.entries.update(some.entries)
         found.markers.update(some.markers)
     return found

@@ -10,6 +10,7 @@ from unittest.mock import patch
 from ringcast._coordination import sticky_leader, sticky_ownership
 
 from tests.simulation import sticky_variants
+from tests.simulation.broker import Broker
 from tests.simulation.sticky_variants import Variant
 
 _NAMES: Final = (
@@ -19,10 +20,27 @@ _NAMES: Final = (
     "gives_away_early",
     "activates_before_released",
     "resumes_its_token",
+    "releases_before_the_last_call",
+    "leader_with_memory",
+    "founds_at_once",
+    "ignores_wishes",
+    "table_without_compare_and_set",
 )
 _SUFFIX: Final = "_at_work"
 
 VARIANTS: Final[Mapping[str, Variant]] = {f"{name}{_SUFFIX}": sticky_variants.VARIANTS[name] for name in _NAMES}
+
+
+def _put_any_table(broker: Broker, name: str, key: str, value: bytes | None, last: int, among: str = "") -> int:
+    """A compare-and-set, but for a table."""
+    return (
+        broker.overwrite(name, key, value)
+        if key.endswith(".lead.table")
+        else _put(broker, name, key, value, last, among)
+    )
+
+
+_put: Final = Broker.put
 
 
 @contextmanager
@@ -34,6 +52,8 @@ def applied(name: str) -> Iterator[None]:
             (sticky_ownership, "Fence", machines.fence),
             (sticky_ownership, "Ownership", machines.ownership),
             (sticky_leader, "LeaseEvidence", machines.evidence),
+            (sticky_leader, "Leader", machines.leader),
+            (Broker, "put", Broker.put if machines.is_compared else _put_any_table),
         ):
             stack.enter_context(patch.object(module, attribute, broken))
         yield

@@ -18,7 +18,6 @@ from tests.simulation import (
 )
 from tests.simulation.run import run
 from tests.simulation.sticky_judge import Violation
-from tests.simulation.sticky_migration import MigratingWorld
 from tests.simulation.sticky_world import World
 from tests.simulation.variants import VARIANTS
 from tests.simulation.world import HOSTED
@@ -136,7 +135,7 @@ STICKY: Final = BrokenVariants(
 MIGRATION: Final = BrokenVariants(
     GUIDES / "sticky.md",
     sticky_migration_variants.VARIANTS,
-    lambda name, seed: _judged(MigratingWorld(seed, sticky_migration_variants.VARIANTS[name].machines)),
+    lambda name, seed: _judged(sticky_migration_variants.world(name, seed)),
 )
 EXCLUSIVE: Final = BrokenVariants(GUIDES / "sticky.md", exclusive_variants.VARIANTS, _of_workers)
 GROUPS: Final = BrokenVariants(GUIDES / "simulation.md", group_variants.VARIANTS, _of_groups)

@@ -27,6 +27,7 @@ _STEP_S: Final = 4.0
 """How often the operator looks whether the next step can be taken."""
 _HEAR_S: Final = 1.0
 """How often a process reads which step there is."""
+_THERE_AND_BACK: Final = (Stage.SHADOW, Stage.VALIDATE, Stage.SHADOW, Stage.VALIDATE, Stage.SWITCH)
 
 
 class MigratingProcess(Process):
@@ -221,11 +222,13 @@ class MigratingWorld(World):
             able = [] if self.step.stage is self.final else [stage for stage in able if stage is self.towards_final()]
         likely = 1.0 if not self.faulty else 0.3 if self.step.stage is Stage.SWITCH else 0.8
         if able and self.draw.random() < likely:
-            stage = self.draw.choice([*able, max(able), max(able)])
-            self.step = Step(stage, self.step.number + 1, is_back=stage is Stage.SHADOW < self.step.stage)
-            self.past.append(self.step)
-            self.taken[self.step.stage] += 1
-            self.log(f"step {self.step.number}: {self.step.stage.name}")
+            self.take_step(self.draw.choice([*able, max(able), max(able)]))
+
+    def take_step(self, stage: Stage) -> None:
+        self.step = Step(stage, self.step.number + 1, is_back=stage is Stage.SHADOW < self.step.stage)
+        self.past.append(self.step)
+        self.taken[self.step.stage] += 1
+        self.log(f"step {self.step.number}: {self.step.stage.name}")
 
     def may_go_to(self, stage: Stage) -> bool:
         states = states_among(self.store.nodes)
@@ -329,3 +332,65 @@ class DeclaringWorld(MigratingWorld):
             self.declared += 1
             self.log(f"{name} is said to be gone")
         super().operate()
+
+
+@dataclass
+class SuccessorWorld(MigratingWorld):
+    """While a guarded worker is halted, another process of its id is let go by a step back. That one is then cut off,
+    and the server loses its lease: the first one goes on and has the lease again. There are no other faults."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.final = Stage.SWITCH
+        self.first: MigratingProcess | None = None
+
+    def halt_one(self) -> None:
+        """None but the one that is succeeded."""
+
+    def fault(self) -> None:
+        """None but what becomes of the two."""
+
+    @property
+    def later(self) -> MigratingProcess | None:
+        """The other process of the id, as long as it lives."""
+        first = self.first
+        if first is None:
+            return None
+        return next((one for one in self.processes if one.worker_id == first.worker_id and one is not first), None)
+
+    def operate(self) -> None:
+        self.after(self.draw.uniform(1.0, 2.0), self.operate)
+        if self.step.number == len(_THERE_AND_BACK):
+            return
+        stage = _THERE_AND_BACK[self.step.number]
+        if self.may_go_to(stage) and (self.step.number not in (2, 3) or self.may_go_on()):
+            self.take_step(stage)
+
+    def may_go_on(self) -> bool:
+        """At the first ``VALIDATE``, once the later process is guarded; back from there, once it is let go."""
+        later = self.later
+        if self.first is None:
+            self.succeed()
+        elif later is not None and self.said(later) and self.step.stage is Stage.VALIDATE:
+            return True
+        elif later is not None and later.guard is not None and not later.guard.is_on:
+            self.cut(later, 60.0)
+            self.store.drop_lease(later.worker_id, self.now)
+            self.after(self.draw.uniform(0.0, 3.0), self.first.resume)
+            return True
+        return False
+
+    def succeed(self) -> None:
+        """Halts a worker that is guarded, and starts another process of its id."""
+        able = [each for each in self.processes if self.said(each) and not each.open_calls]
+        if able:
+            self.first = self.draw.choice(able)
+            self.first.paused = True
+            self.first.host.loses(self.first)
+            self.store.drop_lease(self.first.worker_id, self.now)
+            self.after(0.1, partial(self.start, self.first.worker_id))
+
+    def said(self, process: Process) -> int | None:
+        """Since which step a process is guarded, as the bucket has it."""
+        state = states_among(self.store.nodes).get(process.worker_id)
+        return said_guarded(state, process.ownership.session)

@@ -15,6 +15,7 @@ from ringcast_wire.migrating import Step as OperatorStep
 from ringcast_wire.owner_records import Phase, Rule, Session, State, Table
 
 from tests.simulation.sticky_machines import Machines
+from tests.simulation.sticky_migration import MigratingWorld, SuccessorWorld
 from tests.simulation.sticky_variants import Variant
 
 
@@ -113,7 +114,7 @@ VARIANTS: Final[Mapping[str, Variant]] = {
         Machines(knows_its_own=False), "is let go by what another process of its id has said", 400
     ),
     "knows_no_later_process": Variant(
-        Machines(succession=KnowsNoLaterProcess), "goes on where another process of its id has come after it", 24_000
+        Machines(succession=KnowsNoLaterProcess), "goes on where another process of its id has come after it"
     ),
     "counts_only_registrations": Variant(
         Machines(counts_left=False), "switches without a halted worker whose registration its agent has deleted"
@@ -125,3 +126,9 @@ VARIANTS: Final[Mapping[str, Variant]] = {
         Machines(ownership=StopsInWordsOnly), "says that it has stopped while calls of the rule before run"
     ),
 }
+
+
+def world(name: str, seed: int) -> MigratingWorld:
+    """The world that a variant is tried in. What one needs two of 24,000 seeds of ``MigratingWorld`` came to."""
+    kind = SuccessorWorld if name == "knows_no_later_process" else MigratingWorld
+    return kind(seed, VARIANTS[name].machines)

@@ -11,6 +11,7 @@ from ringcast._protocol.sticky.evidence import LeaseEvidence
 from ringcast._protocol.sticky.fence import Fence
 from ringcast._protocol.sticky.leader import Leader, Step, View, WriteTable
 from ringcast._protocol.sticky.ownership import Aim, Deed, OwnedInput, OwnedPartition, Ownership
+from ringcast._protocol.sticky.plan import Wishes
 from ringcast._protocol.sticky.witness import Witness
 from ringcast_wire.owner_records import Phase, Session, State, Table
 
@@ -106,6 +107,13 @@ class LeaderWithMemory(Leader):
         return step
 
 
+class IgnoresWishes(Leader):
+    """Plans as if no operator wanted anything."""
+
+    def step(self, view: View, now: float) -> Step:
+        return super().step(replace(view, wishes=Wishes()), now)
+
+
 class FoundsAtOnce(Leader):
     """Writes a first table while workers act by one that was lost."""
 
@@ -160,6 +168,7 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     "founds_at_once": Variant(
         Machines(leader=FoundsAtOnce), "writes a table in place of a lost one while workers act by that"
     ),
+    "ignores_wishes": Variant(Machines(leader=IgnoresWishes), "plans as if no operator wanted anything"),
     "trusts_a_closed_socket": Variant(
         Machines(witness=TrustsAClosedSocket), "takes a closed connection to an agent for the end of a process"
     ),

@@ -6,7 +6,7 @@ import pytest
 from ringcast_wire import Stage
 
 from tests.simulation.known_seeds import MIGRATION
-from tests.simulation.sticky_migration import DeclaringWorld, MigratingWorld
+from tests.simulation.sticky_migration import DeclaringWorld, MigratingWorld, SuccessorWorld
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -21,6 +21,14 @@ def test_the_promises_hold_where_an_operator_says_which_workers_are_gone() -> No
     for seed in range(4):
         declared += DeclaringWorld(seed).run().declared
     assert declared > 4
+
+
+def test_the_promises_hold_where_a_process_has_its_id_again_after_a_later_one() -> None:
+    for seed in range(4):
+        world = SuccessorWorld(seed).run()
+        assert world.taken[Stage.VALIDATE] == 2
+        assert world.first is not None
+        assert not world.first.is_alive, "it ends, whatever it has got back"
 
 
 def test_every_step_is_taken() -> None:

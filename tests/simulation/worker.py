@@ -7,7 +7,7 @@ import logging
 import random as global_random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -61,6 +61,8 @@ class WorkerSettings:
     """The longest that a call of the handler takes."""
     handler_fails: float = 0.0
     """The share of its calls that raise."""
+    revoke_s: float = 0.0
+    """The longest that ``on_revoked`` takes."""
 
     def config(self, worker_id: str, name: str, agent: str) -> WorkerConfig:
         """The settings of a worker; ``name`` tells its process from all others."""
@@ -97,6 +99,9 @@ class Application:
         self.handler: Callable[[Change], Awaitable[None] | None] = self._wait_and_handle if slow else self._handle
         if worker.dispatching is not None:
             self.handler = self._dispatch
+        self.on_revoked: Callable[[str, frozenset[int]], Awaitable[None] | None] = self.revoked
+        if settings.revoke_s:
+            self.on_revoked = self._wait_and_revoke
 
     def _handle(self, change: Change) -> None:
         self._worker.on_call(change, True)
@@ -136,15 +141,22 @@ class Application:
 
     def assigned(self, key: str, partitions: frozenset[int]) -> None:
         """The worker's ``on_assigned``."""
+        self._worker.on_told(key, partitions)
         self._worker.note("assigned", key, tuple(sorted(partitions)))
         if self._worker.dispatching is not None:
             self._worker.dispatching.assigned(key, partitions)
 
     def revoked(self, key: str, partitions: frozenset[int]) -> None:
-        """The worker's ``on_revoked``."""
+        """The worker's ``on_revoked``, or what it does first."""
         self._worker.note("revoked", key, tuple(sorted(partitions)))
         if self._worker.dispatching is not None:
             self._worker.dispatching.revoked(key, partitions)
+
+    async def _wait_and_revoke(self, key: str, partitions: frozenset[int]) -> None:
+        """``on_revoked`` of an application that takes its time."""
+        with self._worker.within_last_call(key, partitions):
+            self.revoked(key, partitions)
+            await asyncio.sleep(self._worker.settings.revoke_s * self._worker.random.random())
 
     def _note(self, kind: str, change: Change) -> None:
         self._worker.note(kind, change.key, change.partition, change.row_id, change.version, change.value)
@@ -175,6 +187,12 @@ class Worker(SimProcess):
         self.leaving = False
         self.on_call: Callable[[Change, bool], None] = lambda _change, _begins: None
         """Is told of each call of the handler that begins, or ends."""
+        self.on_told: Callable[[str, frozenset[int]], None] = lambda _key, _partitions: None
+        """Is told of each ``on_assigned``."""
+        self.within_last_call: Callable[[str, frozenset[int]], AbstractContextManager[None]] = (
+            lambda _key, _partitions: nullcontext()
+        )
+        """Is around each ``on_revoked`` that takes its time."""
         self.on_pause: Callable[[], None] = lambda: None
         self._running: asyncio.Task[None] | None = None
         self._tokens: dict[str, tuple[str, int, int, str]] = {}
@@ -191,7 +209,7 @@ class Worker(SimProcess):
             self._log,
             handler=application.handler,
             on_assigned=application.assigned,
-            on_revoked=application.revoked,
+            on_revoked=application.on_revoked,
             open_bus=partial(SimBus.prepared, self),
             open_agent_call=partial(host.opened, self) if host is not None else None,
             process=identity,

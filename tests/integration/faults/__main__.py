@@ -124,6 +124,8 @@ def shape_of(system: str, chosen: argparse.Namespace) -> Shape:
         hold=chosen.hold,
         roles=chosen.roles,
         policies=chosen.policies,
+        # A release that meets a limit halts, and can't end while the store is full.
+        releases=system != "dispatch" and not chosen.policies,
         callout=chosen.callout,
         strategy=chosen.strategy,
         lease_ttl_ms=chosen.lease_ttl_ms,
@@ -132,11 +134,13 @@ def shape_of(system: str, chosen: argparse.Namespace) -> Shape:
 
 
 def say_what_is_left_out(chosen: argparse.Namespace) -> None:
-    """Which kinds of those chosen the strategy has no use for."""
+    """Which kinds of those chosen the strategy, or the load, has no use for."""
     is_sticky = chosen.strategy is Strategy.STICKY
     if out := [name for name in chosen.kinds if KINDS[name].strategy == ("peer" if is_sticky else "sticky")]:
         why = "what they break is not there, or may not be lost" if is_sticky else "they are made for --strategy sticky"
         say(f"left out, since {why}: {', '.join(out)}")
+    if chosen.policies and (out := [name for name in chosen.kinds if KINDS[name].releases]):
+        say(f"left out, since a release that meets a limit of the store can't end: {', '.join(out)}")
 
 
 async def main() -> int:

@@ -91,6 +91,8 @@ class Shape:
     """Workers have a token, and NATS asks the services what they may do."""
     policies: bool = False
     """The store has limits, which the load meets all the time."""
+    releases: bool = False
+    """The load stages releases too, publishes and undoes them."""
     slow_workers: tuple[str, ...] = ()
     """Workers whose handler takes its time, and fails now and then."""
     slow_s: float = 0.003

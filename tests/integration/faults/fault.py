@@ -29,6 +29,7 @@ class Kind:
     ``only`` says which system it needs: "server", "cluster", or either; ``database`` which of those: "postgres",
     "sqlite", or either. ``login``: how processes log in to NATS where it can be done, "password", "token", or either.
     ``alone``: nothing else is done meanwhile. ``strategy``: "sticky" or "peer" (all the others), or either.
+    ``releases``: it needs a load with releases.
     """
 
     name: str
@@ -39,19 +40,27 @@ class Kind:
     login: str = ""
     alone: bool = False
     strategy: str = ""
+    releases: bool = False
 
 
 KINDS: dict[str, Kind] = {}
 
 
 def kind(
-    group: str, only: str = "", *, database: str = "", login: str = "", alone: bool = False, strategy: str = ""
+    group: str,
+    only: str = "",
+    *,
+    database: str = "",
+    login: str = "",
+    alone: bool = False,
+    strategy: str = "",
+    releases: bool = False,
 ) -> Callable[[Action], Action]:
     """Registers a fault under the name of its function."""
 
     def register(action: Action) -> Action:
         name = action.__name__
-        KINDS[name] = Kind(name, group, action, only, database, login, alone, strategy)
+        KINDS[name] = Kind(name, group, action, only, database, login, alone, strategy, releases)
         return action
 
     return register

@@ -17,6 +17,7 @@ from demo.judge import Held, Verdict, judge
 from tests.integration.faults.load import Landed, Write
 from tests.integration.faults.mirror import Place
 from tests.integration.faults.record import Revision
+from tests.integration.faults.release_record import AskedRelease
 
 _MOST_SHOWN = 20
 
@@ -35,11 +36,16 @@ class Findings:
             self.sentences.append(f"{kind}: {sentence}")
 
 
-def judge_writes(writes: Iterable[Write], revisions: Sequence[Revision], findings: Findings) -> None:
+def judge_writes(
+    writes: Iterable[Write],
+    revisions: Sequence[Revision],
+    findings: Findings,
+    releases: Iterable[AskedRelease] = (),
+) -> None:
     """Every acknowledged write is in the record where the service said; nothing is there that nobody asked for.
 
     A write that got no answer may be there as often as it was sent, or not at all. So may one that a database has
-    acknowledged and lost since.
+    acknowledged and lost since. A row of a release may be there once, and once more what it was before.
     """
     record = Landed(revisions)
     allowed: Counter[tuple[str, str, str | None]] = Counter()
@@ -50,6 +56,9 @@ def judge_writes(writes: Iterable[Write], revisions: Sequence[Revision], finding
             continue
         found = record.at.get((write.key, write.partition, write.version)) if write.version else None
         findings.add("lost_write", f"{what} was acknowledged at {write.version}, the record has {found}")
+    for release in releases:
+        for row in release.rows:
+            allowed.update([(row.key, row.row_id, row.value), (row.key, row.row_id, row.old)])
     for what, times in record.times.items():
         if times > allowed[what]:
             findings.add("invented_write", f"{what} is {times} times in the record, and was sent {allowed[what]} times")

@@ -14,6 +14,7 @@ from tests.integration.faults import (  # noqa: F401  # each registers its kinds
     dispatch_faults,
     process_faults,
     record_faults,
+    release_faults,
     server_faults,
     sticky_faults,
     user_faults,

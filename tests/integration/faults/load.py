@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from ringcast_client import ConfigServiceClient, RowWrite
 from ringcast_testkit import PATIENCE_S
@@ -17,7 +17,10 @@ from ringcast_wire import ErrorCode, RingcastError
 
 from tests.integration.faults.arena import STORE, Arena
 from tests.integration.faults.record import Revision
+from tests.integration.faults.release_load import Releaser
+from tests.integration.faults.release_record import AskedRelease
 
+_T = TypeVar("_T")
 _ROWS_EACH: Final = 40
 _SHARED_ROWS: Final = 12
 """Rows that every writer writes to, through whichever service it meets."""
@@ -53,6 +56,7 @@ class Ledger:
     """All writes, in the order in which they were begun."""
 
     writes: list[Write] = field(default_factory=list)
+    releases: list[AskedRelease] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     """Answers that no fault excuses."""
     limited: int = 0
@@ -86,6 +90,8 @@ class Ledger:
         for write in self.writes:
             if write.acknowledged and not write.taken_back and write in gone and write not in kept:
                 write.taken_back = True
+        for release in self.releases:
+            release.taken_back = True
 
 
 class Landed:
@@ -121,6 +127,7 @@ class Load:
         self._answered = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._values = 0
+        self.releaser = Releaser(self, arena)
 
     async def __aenter__(self) -> Load:
         self._arena.load = self
@@ -128,6 +135,8 @@ class Load:
             chance = random.Random(f"{self._seed} writer {number}")
             self._tasks.append(asyncio.create_task(self._write(number, chance)))
         self._tasks.append(asyncio.create_task(self._write_in_bulk(random.Random(f"{self._seed} bulk"))))
+        if self._arena.shape.releases:
+            self._tasks.append(asyncio.create_task(self._release(random.Random(f"{self._seed} releases"))))
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -165,13 +174,13 @@ class Load:
 
     async def update(self, key: str, row_ids: Sequence[str], service: str) -> int:
         """One bulk write through that service; returns how many attempts it took."""
-        writes = [Write(key, row_id, self._value(row_id)) for row_id in row_ids]
+        writes = [Write(key, row_id, self.value(row_id)) for row_id in row_ids]
         await self._until_acknowledged(writes, [service], random.Random(self._seed), lambda to: _bulk(to, writes))
         return writes[0].attempts if writes else 0
 
     async def put(self, key: str, row_id: str, chance: random.Random, service: str = "") -> Write:
         """Writes a row, again and again until a service, or the one that is named, has acknowledged it."""
-        write = Write(key, row_id, self._value(row_id))
+        write = Write(key, row_id, self.value(row_id))
         await self._until_acknowledged([write], [service] if service else [], chance, lambda to: _single(to, write))
         return write
 
@@ -181,7 +190,7 @@ class Load:
             row_id = f"s-{chance.randrange(_SHARED_ROWS)}" if shared else f"w{number}-{chance.randrange(_ROWS_EACH)}"
             key = chance.choice(self._arena.shape.keys)
             kind = chance.random()
-            value = None if kind < 0.15 else self._value(row_id, _LARGE if kind < 0.35 else 0)
+            value = None if kind < 0.15 else self.value(row_id, _LARGE if kind < 0.35 else 0)
             write = Write(key, row_id, value)
             await self._until_acknowledged([write], [], chance, lambda to, write=write: _single(to, write))  # type: ignore[misc]
             await self._pause(chance)
@@ -191,8 +200,13 @@ class Load:
             key = chance.choice(self._arena.shape.keys)
             rows = [f"b-{row}" for row in chance.sample(range(_ROWS_EACH * 2), _BULK_ROWS)]
             rows += [f"s-{row}" for row in chance.sample(range(_SHARED_ROWS), _SHARED_ROWS // 2)]
-            writes = [Write(key, row_id, self._value(row_id)) for row_id in rows]
+            writes = [Write(key, row_id, self.value(row_id)) for row_id in rows]
             await self._until_acknowledged(writes, [], chance, lambda to, writes=writes: _bulk(to, writes))  # type: ignore[misc]
+            await self._pause(chance, 8)
+
+    async def _release(self, chance: random.Random) -> None:
+        while not self._stopping.is_set():
+            await self.releaser.one(chance)
             await self._pause(chance, 8)
 
     async def _pause(self, chance: random.Random, factor: float = 1) -> None:
@@ -202,7 +216,8 @@ class Load:
         except TimeoutError:
             pass
 
-    def _value(self, row_id: str, padding: int = 0) -> str:
+    def value(self, row_id: str, padding: int = 0) -> str:
+        """A value that no row had before."""
         self._values += 1
         return f"{row_id}#{self._values}{'.' * padding}"
 
@@ -216,39 +231,57 @@ class Load:
         """Sends writes to one of those services, or to any, until they are acknowledged or refused for good."""
         ledger = self.ledger
         ledger.writes += writes
-        while True:
-            await self._going.wait()
-            client = self._arena.clients[chance.choice(services or sorted(self._arena.clients))]
+
+        async def attempt(client: ConfigServiceClient) -> None:
             for write in writes:
                 write.attempts += 1
                 write.begun = write.begun or ledger.now()
+            await send(client)
+
+        try:
+            await self.ask(attempt, chance, services)
+        except RingcastError as error:
+            if error.code is ErrorCode.UNKNOWN_KEY and all(write.value is None for write in writes):
+                return  # a delete before anybody has written to the key
+            if self._arena.shape.policies and error.code is ErrorCode.LIMIT_EXCEEDED:
+                ledger.limited += 1
+                for write in writes:
+                    write.attempts -= 1  # this one has surely not landed
+                return
+            ledger.refused.append(f"{error.code}: {error}")
+            return
+        for write in writes:
+            write.acknowledged = True
+            write.ended = ledger.now()
+        self._answered.set()
+
+    async def ask(
+        self,
+        send: Callable[[ConfigServiceClient], Awaitable[_T]],
+        chance: random.Random,
+        services: Sequence[str] = (),
+    ) -> _T:
+        """What one of those services, or of all, answers, asked again and again until one does.
+
+        Raises:
+            RingcastError: it was refused for good.
+        """
+        while True:
+            await self._going.wait()
+            client = self._arena.clients[chance.choice(services or sorted(self._arena.clients))]
             try:
-                await self._counted(send(client))
+                return await self._counted(send(client))
             except RingcastError as error:
                 if error.code not in _MAYBE:
-                    if error.code is ErrorCode.UNKNOWN_KEY and all(write.value is None for write in writes):
-                        return  # a delete before anybody has written to the key
-                    if self._arena.shape.policies and error.code is ErrorCode.LIMIT_EXCEEDED:
-                        ledger.limited += 1
-                        for write in writes:
-                            write.attempts -= 1  # this one has surely not landed
-                        return
-                    ledger.refused.append(f"{error.code}: {error}")
-                    return
-                ledger.unanswered[error.code.name] += 1
-            else:
-                for write in writes:
-                    write.acknowledged = True
-                    write.ended = ledger.now()
-                self._answered.set()
-                return
+                    raise
+                self.ledger.unanswered[error.code.name] += 1
             await asyncio.sleep(0.05 + 0.2 * chance.random())
 
-    async def _counted(self, sent: Awaitable[None]) -> None:
+    async def _counted(self, sent: Awaitable[_T]) -> _T:
         self._under_way += 1
         self._quiet.clear()
         try:
-            await sent
+            return await sent
         finally:
             self._under_way -= 1
             if not self._under_way:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
-from contextlib import closing
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, closing
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import asyncpg
 
@@ -14,6 +14,11 @@ SELECT k.name, h.partition, h.revision, h.row_id, h.value, h.deleted
 FROM history h JOIN config_keys k ON k.key_id = h.key_id
 ORDER BY k.name, h.partition, h.revision
 """
+
+Fetch: TypeAlias = Callable[[str], Awaitable[Sequence[Sequence[Any]]]]
+"""A query, without arguments, and its rows."""
+UNREADABLE: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, sqlite3.Error)
+"""What a database says that a fault is done to."""
 
 
 class Revision(NamedTuple):
@@ -28,17 +33,29 @@ class Revision(NamedTuple):
 
 async def record_of(database: str) -> list[Revision]:
     """Every write that a database has, which holds one store."""
+    async with opened(database) as fetch:
+        return _revisions(await fetch(_ALL))
+
+
+@asynccontextmanager
+async def opened(database: str) -> AsyncIterator[Fetch]:
+    """A connection to a database; only one of the errors in ``UNREADABLE`` comes from it."""
     if database.startswith("sqlite:"):
         with closing(sqlite3.connect(database.removeprefix("sqlite:"))) as file:
-            return _revisions(file.execute(_ALL))
+
+            async def fetch(query: str) -> Sequence[Sequence[Any]]:
+                return file.execute(query).fetchall()
+
+            yield fetch
+        return
     connection = await asyncpg.connect(database)
     try:
-        return _revisions(await connection.fetch(_ALL))
+        yield connection.fetch
     finally:
         await connection.close()
 
 
-def _revisions(rows: Iterable[tuple[str, int, int, str, str, bool]]) -> list[Revision]:
+def _revisions(rows: Iterable[Sequence[Any]]) -> list[Revision]:
     return [
         Revision(key, partition, version, row_id, None if deleted else value)
         for key, partition, version, row_id, value, deleted in rows

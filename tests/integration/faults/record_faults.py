@@ -84,7 +84,7 @@ async def file_replaced_by_an_older_copy(arena: Arena, chance: random.Random) ->
         os.replace(backup, _file(arena))
         arena.went_back(former, await record_of(arena.database))
     await off(service.start)
-    arena.down.clear()
+    arena.down -= set(arena.services)  # a fault of another group may have ended a worker
 
 
 @kind("services", database="sqlite")
@@ -99,7 +99,7 @@ async def file_lost(arena: Arena, chance: random.Random) -> None:
         arena.went_back(former, [])
         await off(service.start)
         await arena.create_store()
-    arena.down.clear()
+    arena.down -= set(arena.services)
 
 
 async def _new_history(database: str) -> None:

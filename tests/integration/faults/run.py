@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import statistics
 import time
@@ -30,7 +31,10 @@ from tests.integration.faults.histories import (
 )
 from tests.integration.faults.kinds import KINDS, Kind
 from tests.integration.faults.load import Ledger, Load, Write
-from tests.integration.faults.record import Revision
+from tests.integration.faults.record import Revision, opened
+from tests.integration.faults.release_judge import FINDINGS, judge_asked, judge_held, judge_releases
+from tests.integration.faults.release_load import OVER_S
+from tests.integration.faults.release_record import FoundRelease, releases_of
 from tests.integration.faults.witness import read_witnesses
 
 DISPATCH_KINDS = frozenset(
@@ -63,6 +67,8 @@ class Outcome:
     taken_back: int = 0
     """Acknowledged writes that the database itself has lost, by a failover or from a backup."""
     rows: int = 0
+    releases: Counter[str] = field(default_factory=Counter)
+    """How many are in each state in the end; rows that releases have written, and conflicts that they have reported."""
     ended_by_itself: list[str] = field(default_factory=list)
     seconds: float = 0.0
     double_owned_ms: float = 0.0
@@ -86,6 +92,15 @@ class Outcome:
         self.unanswered += ledger.unanswered
         self.taken_back += ledger.taken_back
 
+    def count_releases(self, releases: Sequence[FoundRelease]) -> None:
+        """Adds what the record has of releases."""
+        for release in releases:
+            self.releases[release.state] += 1
+            self.releases["gates_failed"] += bool(release.failure)
+            self.releases["rows_published"] += release.published
+            self.releases["rows_undone"] += release.undone
+            self.releases["conflicts"] += release.skipped
+
     def figures(self) -> dict[str, Any]:
         """For a file; times in the unit of their names."""
         counts = self.findings.counts
@@ -97,6 +112,7 @@ class Outcome:
             "attempts_without_answer": self.uncertain,
             "attempts_without_answer_by_code": dict(self.unanswered),
             "live_rows": self.rows,
+            "releases": dict(self.releases),
             "lost": counts["lost"] + counts["lost_write"],
             "stale": counts["stale"] + counts["fallen_version"],
             "misplaced": counts["misplaced"] + counts["foreign_row"],
@@ -118,7 +134,12 @@ class Outcome:
 
 
 _EXCLUSIVE = ("double_owned", "after_fence", "resumed_token", "fallen_token", "shared_token", "not_admitted")
-_OTHERS = ("invented_write", "invented_row", "misordered_write", "revision_gap", "refused", "let_in", "policy")
+_OTHERS = frozenset(
+    {
+        *("invented_write", "invented_row", "misordered_write", "revision_gap", "refused", "let_in", "policy"),
+        *FINDINGS,
+    }
+)
 
 
 class Run:
@@ -214,6 +235,7 @@ class Run:
         """Ends the load, waits for rest, and adds what is found to the outcome."""
         await self.load.stop()
         arena, outcome, findings = self.arena, self.outcome, self.outcome.findings
+        releases = await self.releases_at_rest()
         dumps = await self.dumps()
         owned = {key: {name: arena.mirror.owned(name, key) for name in dumps} for key in arena.shape.keys}
         client = await arena.client_to_judge()
@@ -236,7 +258,11 @@ class Run:
             for row_id in [r for rows in held.values() for r in rows if truth.get(r, ("", 0))[:2] != rows[r][:2]][:3]:
                 findings.sentences.append(f"what was reported of {key}/{row_id} last: {story(reports, key, row_id)}")
             outcome.rows += len(truth)
-        judge_writes(ledger.writes, revisions, findings)
+        judge_writes(ledger.writes, revisions, findings, ledger.releases)
+        judge_asked(ledger.releases, releases, revisions, findings)
+        judge_releases(releases, revisions, findings)
+        judge_held(releases, revisions, dumps, findings)
+        outcome.count_releases(releases)
         judge_order(ledger.writes, revisions, findings)
         for record in (*arena.former, revisions):
             judge_revisions(record, findings)
@@ -250,6 +276,17 @@ class Run:
             inside = [(max(a, began), min(b, ended)) for a, b in overlaps if a < ended and b > began]
             outcome.double_owned_by[name] = max(outcome.double_owned_by[name], covered(inside) / 1e6)
         outcome.count(ledger)
+
+    async def releases_at_rest(self) -> list[FoundRelease]:
+        """The releases of the record, once the services have nothing to do with any, or for too long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(OVER_S), opened(self.arena.database) as fetch:
+                while True:
+                    if not any(release.work for release in await releases_of(fetch)):
+                        break
+                    await asyncio.sleep(0.2)
+        async with opened(self.arena.database) as fetch:
+            return await releases_of(fetch, with_rows=True)
 
     async def _judge_policies(self, client: ConfigServiceClient, live: int) -> None:
         """Last of all: it fills the store up."""
@@ -350,4 +387,5 @@ def possible(names: Sequence[str], shape: Shape) -> list[Kind]:
     if shape.dispatch:
         found = [kind for kind in found if kind.name in DISPATCH_KINDS]
     found = [kind for kind in found if kind.strategy in ("", "sticky" if shape.exclusive else "peer")]
+    found = [kind for kind in found if shape.releases or not kind.releases]
     return [kind for kind in found if kind.name != "disk_full" or shape.small_disk]

@@ -12,7 +12,11 @@ from tests.integration.faults.arena import Shape
 from tests.integration.faults.kinds import KINDS
 from tests.integration.faults.run import possible, schedule
 
-SHAPES = (Shape(small_disk=True), Shape(cluster=True), Shape(sqlite=True, services=1, token=True))
+SHAPES = (
+    Shape(small_disk=True, releases=True),
+    Shape(cluster=True, releases=True),
+    Shape(sqlite=True, services=1, token=True, releases=True),
+)
 
 
 @pytest.mark.parametrize(("strategy", "others"), [(Strategy.JUMP, "sticky"), (Strategy.STICKY, "peer")])

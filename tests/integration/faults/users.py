@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ringcast_wire import names, permissions
+from ringcast_wire import permissions
 
 _ANYONE = "anyone"
 
@@ -25,7 +25,7 @@ class Users:
         """What the services are started with."""
         self.denied: dict[str, list[str]] = {}
         """What a user may not publish for now, of what it may."""
-        self._allowed = {worker: _shipped(worker, store, keys, partitions) for worker in self.passwords}
+        self._shipped = {worker: _shipped(worker, store, keys, partitions) for worker in self.passwords}
 
     def settings(self) -> dict[str, Any]:
         """For the configuration of a server."""
@@ -52,14 +52,15 @@ class Users:
         return f"nats://{self.token}@127.0.0.1:{port}" if self.token else f"nats://127.0.0.1:{port}"
 
     def _user(self, worker: str) -> dict[str, Any]:
-        publish = {"allow": self._allowed[worker], "deny": self.denied.get(worker, [])}
-        subscribe = [f"{names.inbox_prefix(worker)}.>"]
-        permissions = {"publish": publish, "subscribe": subscribe}
-        return {"user": worker, "password": self.passwords[worker], "permissions": permissions}
+        may = self._shipped[worker]
+        publish = {"allow": may.publish, "deny": self.denied.get(worker, [])}
+        rights = {"publish": publish, "subscribe": may.subscribe}
+        return {"user": worker, "password": self.passwords[worker], "permissions": rights}
 
 
-def _shipped(worker: str, store: str, keys: Sequence[str], partitions: int) -> list[str]:
-    """What the printed accounts let a worker publish; here the streams are in its own account."""
+def _shipped(worker: str, store: str, keys: Sequence[str], partitions: int) -> permissions.User:
+    """What the printed accounts let a worker do; here the streams are in its own account."""
     who = permissions.Worker(worker, {store: list(keys)})
-    subjects = permissions.worker_user(who, prefix="ringcast", partitions=partitions).publish
-    return [subject.replace(permissions.WORKER_API, permissions.API) for subject in subjects]
+    user = permissions.worker_user(who, prefix="ringcast", partitions=partitions)
+    user.publish = [subject.replace(permissions.WORKER_API, permissions.API) for subject in user.publish]
+    return user

@@ -9,10 +9,12 @@ import pty
 import signal
 import subprocess
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import nats
 import pytest
 from ringcast_cli._common.client import service_client
 from ringcast_cli._common.config import resolve
@@ -205,6 +207,47 @@ def test_a_stale_or_unreadable_record_is_called_so(tmp_path: Path, nats_server: 
     assert "unknown (was active)" in shown.out
     assert "service old has not reported for" in shown.err
     assert "service newer: the record has format 2" in shown.err
+
+
+def test_a_record_that_is_none_keeps_no_command_from_a_service_and_steers_no_terminal(
+    tmp_path: Path, nats_server: NatsServer
+) -> None:
+    address = f"{nats_server.url}/config_cluster"
+    cli = Cli(tmp_path, cluster_store=address, servers=nats_server.url, timeout_s="60")
+    load = ServiceLoad(writes_per_s=1, outbox_events=0, outbox_age_s=0, waiting_fetches=0, open_calls=0, cpu=0)
+    elsewhere = MemberRecord(
+        kind=MemberKind.SERVICE,
+        id="x",
+        address="http://user:secret@host:1",
+        host="h",
+        pid=1,
+        version="1",
+        state=MemberState.ACTIVE,
+        started_at_ms=1_000,
+        reported_at_ms=time.time_ns() // 1_000_000,
+        load=load,
+    )
+
+    async def write() -> None:
+        connection = await nats.connect(nats_server.url)
+        try:
+            stream = connection.jetstream()  # no store of ours writes such a key
+            await stream.publish("$KV.config_cluster.services.\ax", b"{")
+            await stream.publish("$KV.config_cluster.services.x", encode_member(elsewhere))
+        finally:
+            await connection.close()
+
+    with registered(tmp_path, nats_server.url, address) as one:
+        wait_registered(one)
+        asyncio.run(write())
+        cli.ok("store", "create", "s", "--partitions", 4)
+        cli.ok("put", "s", "list", "a", "1")
+        listed = cli.ok("cluster", "list")
+        assert "service \\x07x: the record can't be read" in listed.err
+        assert "service x: the record has no address that can be called" in listed.err
+        assert "secret" not in listed.out + listed.err
+        assert "\a" not in listed.out + listed.err
+        assert "there are \\x07x, " in cli.refused("cluster", "drain", "nobody")
 
 
 def test_what_can_not_be_read_is_one_sentence(tmp_path: Path, nats_url: str) -> None:

@@ -21,6 +21,7 @@ from ringcast_meta.cluster import (
     encode_member,
     find_services,
     forget_wishes,
+    is_member_address,
     member_key,
     member_named,
     members_of,
@@ -76,6 +77,27 @@ def test_a_record_is_read_as_it_was_written(kind: MemberKind) -> None:
 def test_what_is_no_record_is_one_sentence(value: bytes, sentence: str) -> None:
     with pytest.raises(ProtocolError, match=sentence):
         decode_member("services.a", value)
+
+
+@pytest.mark.parametrize("address", ["a:1", "tls://a.example.org:65535", "127.0.0.1:7420", "tls://[fd00::1]:443"])
+def test_an_address_that_can_be_called(address: str) -> None:
+    assert is_member_address(address)
+    assert decode_member("services.a", encode_member(record(address=address))).address == address
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "a", "a:0", "a:65536", "a:", ":1", "fe80::1:7420", "a:1,b:2", "u:pw@a:1", "http://a:1", "a:1\n", "\x1b[1m:1"],
+)
+async def test_one_record_without_an_address_keeps_nobody_from_the_others(address: str) -> None:
+    store = MemoryStore()
+    await store.create("services.a", encode_member(record("a", address=address)))
+    await store.create("services.b", encode_member(record("b")))
+    assert await find_services(store) == ["b:7420"]
+    async with LocalCache(store) as cache:
+        await cache.wait_complete(PATIENCE_S)
+        bad, _ = members_of(cache.entries())
+    assert (bad.record, bad.problem) == (None, "the record has no address that can be called: HOST:PORT is expected")
 
 
 def test_a_record_that_is_too_large_is_not_written() -> None:

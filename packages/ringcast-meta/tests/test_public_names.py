@@ -50,6 +50,7 @@ def test_the_public_names_are_frozen() -> None:
         "encode_member",
         "find_services",
         "forget_wishes",
+        "is_member_address",
         "member_key",
         "member_named",
         "members_of",

@@ -17,8 +17,8 @@ from ringcast._common.log import worker_log
 from ringcast._coordination.sticky_session import Refresh, SessionKeeper, read_sessions
 from ringcast._coordination.sticky_times import StickyTimes, steady_clock
 from ringcast._protocol.sticky.fence import FenceTimes
-from ringcast_testkit import NatsServer
-from ringcast_wire import InvalidInputError, LeaseRecord, limits, names
+from ringcast_testkit import PATIENCE_S, NatsServer, until
+from ringcast_wire import InUseError, InvalidInputError, LeaseRecord, encode_record, limits, names
 
 LOG = worker_log(logging.getLogger("ringcast"))
 
@@ -60,7 +60,13 @@ class LossyBus:
         return revision
 
 
-def keeper_of(bus: Bus, bucket: NatsBucket, refreshed: Callable[[Refresh], None]) -> SessionKeeper:
+def keeper_of(
+    bus: Bus,
+    bucket: NatsBucket,
+    refreshed: Callable[[Refresh], None],
+    times: StickyTimes | None = None,
+    clock: Callable[[], float] = steady_clock,
+) -> SessionKeeper:
     """Of the worker ``other``."""
     record = LeaseRecord(incarnation="i", host="h", pid=1, started_at_ms=1)
     return SessionKeeper(
@@ -68,8 +74,8 @@ def keeper_of(bus: Bus, bucket: NatsBucket, refreshed: Callable[[Refresh], None]
         bucket,
         "other",
         record,
-        StickyTimes(),
-        steady_clock,
+        times or StickyTimes(),
+        clock,
         LOG,
         refreshed=refreshed,
         taken=lambda: None,
@@ -125,6 +131,55 @@ async def test_what_a_refresh_without_an_answer_wrote_is_dropped(bus: Bus, store
     found = await bucket.get(name)
     assert found is not None
     assert found.value == b"of another"
+
+
+class LookedAt:
+    """A bucket that says when it was read again."""
+
+    def __init__(self, bucket: NatsBucket) -> None:
+        self._bucket = bucket
+        self.reads = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bucket, name)
+
+    async def get(self, name: str) -> Any:
+        entry = await self._bucket.get(name)
+        self.reads += 1
+        return entry
+
+    async def until_read(self) -> None:
+        """By a reading that began after this call."""
+        reads = self.reads + 2
+        await until(lambda: self.reads >= reads)
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_a_process_is_refused_once_the_other_has_gone_on_for_as_long_as_a_session_lasts(
+    bus: Bus, store_of_owners: str, goes_on: bool
+) -> None:
+    """One that was halted refreshes a few times before it learns that it has lost its lease: both would end."""
+    bucket, name = NatsBucket(bus, names.owners_bucket(store_of_owners)), names.session_key("other")
+    looked_at, now_s = LookedAt(bucket), 0.0
+    times = StickyTimes(fence=FenceTimes(1_000, 250), refresh_s=0.1, read_s=0.1)
+    keeper = keeper_of(bus, cast(NatsBucket, looked_at), lambda _: None, times, lambda: now_s)
+    value = encode_record(LeaseRecord(incarnation="halted", host="h", pid=2, started_at_ms=1))
+    revision = await bucket.put(name, value, last=0)
+    taking = asyncio.create_task(keeper.take())
+    for _ in range(5):
+        await looked_at.until_read()
+        revision = await bucket.put(name, value, last=revision)
+        now_s += 0.15
+    await looked_at.until_read()
+    assert not taking.done()
+    if goes_on:
+        now_s += 0.45
+        with pytest.raises(InUseError, match="worker id 'other' is in use by process 2 on host h"):
+            await asyncio.wait_for(taking, PATIENCE_S)
+    else:
+        await bucket.delete(name, last=revision)
+        await asyncio.wait_for(taking, PATIENCE_S)
+        assert keeper.revision > revision
 
 
 @pytest.mark.parametrize(("field", "value"), [("refresh_s", 1.3), ("read_s", 0.0), ("read_s", math.nan)])

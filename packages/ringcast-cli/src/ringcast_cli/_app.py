@@ -15,6 +15,7 @@ from ringcast_wire import RingcastError
 from ringcast_cli._common import exit_codes as codes
 from ringcast_cli._common.config import resolve
 from ringcast_cli._common.options import shared_options
+from ringcast_cli._common.output import visible
 
 _COMMANDS: Final = {
     "up": ("ringcast_cli._local.up_command", "Run NATS and the config service on this machine."),
@@ -145,7 +146,7 @@ def _fail(flags: dict[str, Any], code: str, message: str, field: str | None = No
     if _wants_json(flags):
         click.echo(json.dumps({"error": {"code": code, "field": field, "message": message}}), err=True)
     else:
-        click.echo(f"ringcast: {message}", err=True)
+        click.echo(f"ringcast: {visible(message)}", err=True)  # it may name what another process has written
     return codes.FAILED
 
 

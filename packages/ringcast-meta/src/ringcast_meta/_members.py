@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, Final, TypeAlias
 
@@ -18,6 +19,9 @@ REPORT_S: Final = 3.0
 """From one report of a process to the next."""
 STALE_S: Final = 3 * REPORT_S
 """A report that is older is no word of how things are now."""
+
+_ADDRESS: Final = re.compile(r"(?:tls://)?(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})", re.ASCII)
+_MAX_ADDRESS_CHARS: Final = 256
 
 _Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=256)]
 _Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
@@ -106,6 +110,12 @@ _head: Final = msgspec.json.Decoder(_Head)
 _member: Final = msgspec.json.Decoder(MemberRecord)
 
 
+def is_member_address(address: str) -> bool:
+    """Whether a client can call a process there: HOST:PORT of up to 256 characters, ``tls://`` before it or not."""
+    match = _ADDRESS.fullmatch(address) if len(address) <= _MAX_ADDRESS_CHARS else None
+    return match is not None and 1 <= int(match[1]) <= 65535
+
+
 def prefix_of(kind: MemberKind) -> str:
     """Where the records of a kind are."""
     return f"{kind}s."
@@ -152,4 +162,7 @@ def decode_member(key: str, value: bytes) -> MemberRecord:
         raise ProtocolError(f"the record can't be read: {error}") from error
     if member_key(record.kind, record.id) != key:
         raise ProtocolError(f"the record is of {record.kind} {shown(record.id)}, which belongs elsewhere")
+    if not is_member_address(record.address):
+        # Not shown: it may hold a password. A client refuses to go on with an address that is none.
+        raise ProtocolError("the record has no address that can be called: HOST:PORT is expected")
     return record

@@ -31,6 +31,7 @@ from ringcast_meta._members import (
     ServiceLoad,
     decode_member,
     encode_member,
+    is_member_address,
     member_key,
     wish_key,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "encode_member",
     "find_services",
     "forget_wishes",
+    "is_member_address",
     "member_key",
     "member_named",
     "members_of",

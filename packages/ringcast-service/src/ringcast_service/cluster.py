@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import socket
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ringcast_meta import MetadataStore, check_address, open_store
+from ringcast_meta.cluster import is_member_address
 from ringcast_wire import InvalidInputError, NatsLogin, shown
 from ringcast_wire.grpc import TLS_PREFIX
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ringcast_meta.etcd import EtcdLogin
 
 
-_MAX_ADDRESS_CHARS: Final = 256
-_ADDRESS: Final = re.compile(rf"({TLS_PREFIX})?[^\s/:]([^\s/]*[^\s/:])?:[1-9][0-9]{{0,4}}", re.ASCII)
 _EVERYWHERE: Final = ("", "0.0.0.0", "[::]", "::")  # noqa: S104
 
 
@@ -70,10 +68,14 @@ class ClusterSettings:
         """
         if not self.on:
             return
-        if self.address and (len(self.address) > _MAX_ADDRESS_CHARS or _ADDRESS.fullmatch(self.address) is None):
+        if self.address and not is_member_address(self.address):
             raise ConfigError(
-                f"cluster_address {shown(self.address)} is not an address: HOST:PORT is expected, of up to"
-                f" {_MAX_ADDRESS_CHARS} characters, and tls:// may stand before it"
+                f"cluster_address {shown(self.address)} is not an address: HOST:PORT is expected, of up to 256"
+                " characters, and tls:// may stand before it"
+            )
+        if self.address and self.address.removeprefix(TLS_PREFIX).rpartition(":")[0] in _EVERYWHERE:
+            raise ConfigError(
+                f"cluster_address {shown(self.address)} means the host of each client: name one that others reach"
             )
         try:
             if check_address(self.store) == "memory:":

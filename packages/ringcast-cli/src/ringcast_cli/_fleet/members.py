@@ -12,6 +12,7 @@ from ringcast_wire import InvalidInputError
 
 from ringcast_cli._common.config import CliConfig
 from ringcast_cli._common.metadata import opened_store
+from ringcast_cli._common.output import visible
 
 if TYPE_CHECKING:
     from ringcast_meta import Entry, LocalCache, MetadataStore
@@ -65,7 +66,8 @@ def member_warnings(members: list[Member]) -> list[str]:
         for member in members
         if member.record is not None and member.stale
     ]
-    return found + [f"{member.kind} {member.id}: {member.problem}" for member in members if member.problem]
+    found += [f"{member.kind} {member.id}: {member.problem}" for member in members if member.problem]
+    return [visible(sentence) for sentence in found]
 
 
 def member_document(member: Member) -> dict[str, Any]:

@@ -87,11 +87,16 @@ class SessionKeeper:
         It does no harm to take it too early: the other process then ends. The partitions of the one before get owners
         D after it is taken, so a process that is started again does not wait for longer.
 
+        A process that was halted or cut off, and has lost the lease of its worker id to this one, may refresh a few
+        times more before it learns of that, and ends. So only one that goes on for as long as a session lasts counts:
+        else both would end.
+
         Raises:
-            InUseError: another process does.
+            InUseError: another process does, and goes on.
         """
         silence_s = max(self._times.fence.ttl_s / 2, 2 * self._times.refresh_s)
-        seen, since, changes = 0, self._clock(), 0
+        seen, changes, since = 0, 0, self._clock()
+        goes_on_since = since
         while True:
             try:
                 entry = await self._bucket.get(self._name)
@@ -101,7 +106,8 @@ class SessionKeeper:
                 if entry is not None and entry.revision > seen:
                     changes += seen > 0
                     seen, since = entry.revision, self._clock()
-                if changes >= _REFRESHED:
+                    goes_on_since = goes_on_since if changes > 1 else since
+                if changes >= _REFRESHED and self._clock() >= goes_on_since + self._times.fence.ttl_s:
                     raise self._in_use(entry)
             except TRANSIENT as error:
                 since = self._clock()  # silence counts only while the server answers

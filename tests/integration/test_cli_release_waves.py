@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from ringcast import Change, PoisonPolicy
+from ringcast import Change, Mode, PoisonPolicy
 from ringcast_testkit import PATIENCE_S, until
-from ringcast_wire import ReleaseGate, ReleaseState
+from ringcast_wire import ConditionFailedError, ReleaseGate, ReleaseState
 
 from tests.integration.cli_process import Cli, Result, Servers
 from tests.integration.worker_bench import PARTITIONS, Bench, worker_bench
@@ -49,7 +49,10 @@ async def test_a_good_release_passes_all_gates(bench: Bench, tmp_path: Path) -> 
     assert (info.rollout.wave, info.rollout.partitions[-1]) == (3, PARTITIONS)
     entries = await asyncio.to_thread(bench.cli.ok, "audit", "list", bench.store, "--json")
     assert entries.out.count('"PassWave"') == 3
-    await bench.client.wait_for_release(bench.store, 1, timeout_s=PATIENCE_S)
+    certificate = await bench.client.release_certificate(bench.store, 1)
+    (key,) = certificate.keys
+    assert {each.worker_id for each in key.workers} == {f"{bench.store}-{name}" for name in "ab"}
+    assert sum(key.spans[1::2]) == PARTITIONS, "nobody has to wait for it"
 
 
 async def test_a_release_that_a_handler_refuses_is_undone_after_its_first_wave(bench: Bench, tmp_path: Path) -> None:
@@ -77,6 +80,31 @@ async def test_a_release_that_a_handler_refuses_is_undone_after_its_first_wave(b
     await until(lambda: len(values) == ROWS and set(values.values()) == {"value"})
     entries = (await asyncio.to_thread(bench.cli.ok, "audit", "list", bench.store, "--json")).out
     assert '"FailGate"' in entries
+
+
+@pytest.mark.parametrize(("most", "passes"), [(20, True), (10, False)])
+async def test_a_gate_counts_all_rows_that_a_worker_has_refused(
+    bench: Bench, tmp_path: Path, most: int, passes: bool
+) -> None:
+    """Also those that its report does not name."""
+    await bench.create()
+    bad = {f"row{number}" for number in range(12)}
+
+    async def handler(change: Change) -> None:
+        if change.value == "new" and change.row_id in bad:
+            raise ValueError("not this one")
+
+    await bench.worker("a", handler, handler_tries=1, poison_policy=PoisonPolicy.DROP)
+    await bench.fill(ROWS)
+    await _stage(bench, tmp_path)
+    limits = ("--max-refused", most, "--patience", PATIENCE_S)
+    said = await _run(bench, "publish", bench.store, 1, "--waves", 100, *limits, code=0 if passes else 1)
+    if passes:
+        assert f"is published: {ROWS} rows, {ROWS} published" in said.out
+        with pytest.raises(ConditionFailedError, match="is not proven"):
+            await bench.client.release_certificate(bench.store, 1)
+    else:
+        assert "12 rows are refused, and 10 may be: list: row 'row" in said.err
 
 
 async def test_a_wave_that_waits_for_its_gate_says_so_and_can_be_paused_and_stopped(
@@ -111,3 +139,66 @@ async def test_a_wave_that_waits_for_its_gate_says_so_and_can_be_paused_and_stop
     assert (release.state, release.undone) == (ReleaseState.UNDONE, release.published)
     found = await _run(bench, "publish", bench.store, 1, "--waves", "5,3", code=2)
     assert "waves 5,3 are not allowed" in found.err
+
+
+async def test_in_a_full_store_each_wave_waits_for_every_worker(bench: Bench, tmp_path: Path) -> None:
+    await bench.create(mode=Mode.FULL)
+    held: dict[str, dict[str, str | None]] = {"a": {}, "b": {}}
+    goes_on = asyncio.Event()
+
+    def handler(name: str) -> Callable[[Change], Awaitable[None]]:
+        async def take(change: Change) -> None:
+            if name == "b" and change.value == "new":
+                await goes_on.wait()
+            held[name][change.row_id] = change.value
+
+        return take
+
+    for name in held:
+        await bench.worker(name, handler(name))
+    await bench.fill(ROWS)
+    await _stage(bench, tmp_path)
+    gate = ReleaseGate(patience_ms=86_400_000)
+    await bench.client.publish_release(bench.store, 1, waves=[10, 100], gate=gate)
+
+    async def waits_for_b() -> bool:
+        rollout = (await bench.client.release(bench.store, 1)).rollout
+        return rollout is not None and f"worker {bench.store}-b has applied" in rollout.waits_for
+
+    await until(waits_for_b)
+    wave = {row.row_id async for row in bench.client.release_rows(bench.store, 1) if row.version}
+    assert 0 < len(wave) < ROWS
+    await until(lambda: {row_id for row_id, value in held["a"].items() if value == "new"} == wave)
+    assert set(held["b"].values()) == {"value"}
+    goes_on.set()
+    proof = await bench.client.wait_for_release(bench.store, 1, timeout_s=PATIENCE_S)
+    assert proof.certificate is not None
+    (key,) = proof.certificate.keys
+    everything = {f"{bench.store}-{name}": (0, PARTITIONS) for name in held}
+    assert {each.worker_id: each.spans for each in key.workers} == everything
+    assert held["a"] == held["b"] == {f"row{number}": "new" for number in range(ROWS)}
+
+
+async def test_in_a_full_store_one_worker_that_refuses_a_row_takes_the_wave_back_from_all(
+    bench: Bench, tmp_path: Path
+) -> None:
+    await bench.create(mode=Mode.FULL)
+    held: dict[str, str | None] = {}
+
+    async def takes(change: Change) -> None:
+        held[change.row_id] = change.value
+
+    async def refuses(change: Change) -> None:
+        if change.value == "new":
+            raise ValueError("not this one")
+
+    await bench.worker("a", takes)
+    await bench.worker("b", refuses, handler_tries=1, poison_policy=PoisonPolicy.DROP)
+    await bench.fill(ROWS)
+    await _stage(bench, tmp_path)
+    said = await _run(bench, "publish", bench.store, 1, "--waves", "10,100", "--patience", PATIENCE_S, code=1)
+    assert "the gate of wave 1 of 2 (10 %) failed, so the service undid the release: " in said.err
+    assert f"was dropped at worker {bench.store}-b: ValueError('not this one')" in said.err
+    release = await bench.client.release(bench.store, 1)
+    assert 0 < release.published == release.undone < ROWS
+    await until(lambda: len(held) == ROWS and set(held.values()) == {"value"})

@@ -35,6 +35,7 @@ from ringcast_config_service.histories import Histories
 from ringcast_config_service.nats.lane import Lane
 from ringcast_config_service.nats.publisher import EventPublisher, PubAck, Sent
 from ringcast_config_service.repository import OutboxRecord, WriteRequest, mapping
+from ringcast_config_service.repository.base import KeptRows
 from ringcast_config_service.repository.mapping import wants_whole
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 from ringcast_config_service.repository.sqlite import writer
@@ -211,8 +212,8 @@ async def _same_history(_self: Histories, _store: str, _reason: str, *, instead_
     return instead_of or ""
 
 
-def _state_of_before(db: sqlite3.Connection, requests: Sequence[WriteRequest]) -> CurrentState:
-    state = _writer_state(db, requests)
+def _state_of_before(db: sqlite3.Connection, requests: Sequence[WriteRequest], kept: KeptRows | None) -> CurrentState:
+    state = _writer_state(db, requests, kept)
     if sum(head.revision for head in state.heads.values()) % 7 == 6:
         state.heads = {ref: head._replace(revision=head.revision - 1) for ref, head in state.heads.items()}
     return state

@@ -16,10 +16,19 @@ from ringcast_config_service.proof import Lack
 from ringcast_config_service.proofs import Look
 from ringcast_config_service.releases import TAKEOVER_MS
 from ringcast_config_service.repository import KeyRevisions, Release
-from ringcast_wire import InvalidInputError, ReleaseGate, ReleaseState, Rollout, UnavailableError, check_gate
+from ringcast_wire import (
+    InvalidInputError,
+    KeyCertificate,
+    ReleaseGate,
+    ReleaseState,
+    Rollout,
+    UnavailableError,
+    check_gate,
+)
 
 GOOD = Look()
 REFUSED = Look((Lack("k", "row 'a' was dropped at worker w", "w", "a"),))
+MANY_REFUSED = Look((*REFUSED.given_up, Lack("k", "worker w has refused 11 more rows", rows=11)))
 MET, NOT_MET = Answer(Outcome.MET), Answer(Outcome.NOT_MET)
 SILENT = Look((), (Lack("k", "worker w does not answer", "w"),))
 
@@ -36,6 +45,7 @@ class Fleet:
     now_s: float = 0.0
     leaves_after: int = 1_000_000
     of_prometheus: Sequence[Answer] = (MET,)
+    proven: Sequence[KeyCertificate] = ()
 
     async def gather(self, *work: Any) -> Any:
         return await asyncio.gather(*work)
@@ -84,7 +94,9 @@ async def judged(monkeypatch: pytest.MonkeyPatch, fleet: Fleet, gate: ReleaseGat
     monkeypatch.setattr(gates, "time", fleet)
     monkeypatch.setattr(gates, "asyncio", fleet)
     made: Any = fleet
-    return await Gates(made, made, made).judged(release(gate))
+    judgement = await Gates(made, made, made).judged(release(gate))
+    fleet.proven = judgement.proven if judgement is not None else ()
+    return judgement.why if judgement is not None else None
 
 
 async def test_a_wave_passes_once_it_is_proven_and_baked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,6 +143,26 @@ async def test_refused_rows_fail_the_gate_at_once_whatever_else_lacks(monkeypatc
     fleet = Fleet([GOOD, GOOD, REFUSED])
     assert await judged(monkeypatch, fleet, ReleaseGate(bake_ms=60_000)) == why, "while it bakes too"
     assert fleet.now_s < 1
+
+
+async def test_what_the_last_look_has_proven_is_kept_and_nothing_where_a_row_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, last = (KeyCertificate("k", "h", (0, 1), (revision,), ()) for revision in (1, 2))
+    fleet = Fleet([Look(proven=(first,)), SILENT, Look(proven=(last,))])
+    assert await judged(monkeypatch, fleet, ReleaseGate(bake_ms=3_000)) == ""
+    assert fleet.proven == (last,)
+    fleet = Fleet([Look(proven=(first,)), REFUSED])
+    assert await judged(monkeypatch, fleet, ReleaseGate(bake_ms=3_000, max_refused=1)) == ""
+    assert fleet.proven == ()
+
+
+async def test_each_refused_row_counts_whether_it_is_named_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await judged(monkeypatch, Fleet([MANY_REFUSED]), ReleaseGate(max_refused=12)) == ""
+    fleet = Fleet([MANY_REFUSED])
+    why = await judged(monkeypatch, fleet, ReleaseGate(max_refused=11))
+    assert why == "12 rows are refused, and 11 may be: k: row 'a' was dropped at worker w"
+    assert fleet.now_s == 0, "at once"
 
 
 async def test_a_release_that_is_paused_meanwhile_is_judged_no_longer(

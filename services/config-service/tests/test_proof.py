@@ -414,6 +414,22 @@ def test_a_refused_row_of_the_release_is_named_and_another_write_to_it_does_not_
     assert all("ValueError('no')" in lack.sentence for lack in verdict.lacks)
 
 
+@pytest.mark.parametrize(("given_up", "sentences"), [(4, 0), (3, 1), (1, 1), (0, 1)])
+def test_rows_that_are_not_named_count_as_refused_once_they_are_given_up(given_up: int, sentences: int) -> None:
+    """Of one named and three others; the rest is tried again, or not remembered, so nothing is known of it yet."""
+    named = [Refusal(0, "r", 3, RowFailure.DROPPED, "no")]
+    found = reports("a", refusals=named, unnamed_refusals=3, given_up=given_up)
+    verdict = judge(WANTED, fleet("a"), found, fleet("a"), {"r": 3})
+    assert verdict.certificate is None
+    assert sum(lack.rows for lack in verdict.given_up) == max(1, given_up)
+    unknown = [lack.sentence for lack in verdict.pending]
+    assert len(unknown) == sentences
+    assert all(re.match(r"worker a may have refused \d more rows?, which it does not name$", each) for each in unknown)
+    others = judge(WANTED, fleet("a"), found, fleet("a"), {"r": 2})
+    assert sum(lack.rows for lack in others.given_up) == max(0, given_up - 1), "the named one is another's"
+    assert others.certificate is None
+
+
 def test_where_every_worker_has_everything_each_of_them_counts() -> None:
     both = fleet("a", "b")
     assert judge(WANTED, both, reports("a", "b"), both, {}, everybody=True).certificate is not None

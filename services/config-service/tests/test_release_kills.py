@@ -75,7 +75,7 @@ def at_its_gate(leave):
     return left
 
 async def judged(self, release):
-    return "it is bad" if os.environ.get("GATE_FAILS") else ""
+    return gates.Judgement("it is bad" if os.environ.get("GATE_FAILS") else "")
 
 async def owned(self, release, label):
     return Canary(label, frozenset(map(int, os.environ["OWNED"].split(","))))
@@ -242,7 +242,7 @@ async def test_an_instance_that_is_killed_anywhere_leaves_the_rest_to_the_next(
         await change(first, "PublishRelease", pb.PublishReleaseRequest(store="s", number=1))
         await first.died()
         await start("publish:committed").died()
-        last = start("undo:set_undone")
+        last = start("undo:write")
 
         await until(lambda: reached(last, pb.RELEASE_STATE_PUBLISHED))
         assert (await release(last)).published == ROWS
@@ -335,7 +335,7 @@ async def test_a_release_whose_gate_fails_is_undone_whoever_is_killed(
         await start("gate:set_release").died()
         assert await wave_of(database) == (1, True), "it was killed before the commit"
         await start("gate:committed").died()
-        await start("undo:set_undone").died()
+        await start("undo:set_release").died()
         await start("undo:committed").died()
         last = start("none:none")
         await until(lambda: reached(last, pb.RELEASE_STATE_UNDONE))

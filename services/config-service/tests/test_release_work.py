@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from ringcast_config_service import releases as releases_module
+from ringcast_config_service.gates import Judgement
 from ringcast_config_service.releases import HALTED_AFTER_S, ReleaseWork
 from ringcast_config_service.repository import Authorship, Release, RowWrite, StageBatch, StagedRow, Step
 from ringcast_config_service.telemetry import Measures
@@ -41,6 +42,7 @@ async def working(bench: Bench, halted_after_s: float, gates: Any = None) -> Asy
         gates,
         lambda _: None,
         Measures(),
+        instance_id="i",
         **retention,
         takeover_ms=0,
         halted_after_s=halted_after_s,
@@ -128,9 +130,9 @@ class Judge:
         self.begun: list[int] = []
         self.verdicts: dict[int, asyncio.Future[str]] = {}
 
-    async def judged(self, release: Release) -> str:
+    async def judged(self, release: Release) -> Judgement:
         self.begun.append(release.number)
-        return await self.verdicts.setdefault(release.number, asyncio.get_running_loop().create_future())
+        return Judgement(await self.verdicts.setdefault(release.number, asyncio.get_running_loop().create_future()))
 
 
 async def test_no_more_gates_than_may_be_are_judged_at_once_and_one_in_doubt_is_judged_again(

@@ -21,7 +21,7 @@ from ringcast_config_service.repository import (
     WriteRequest,
     make_repository,
 )
-from ringcast_config_service.repository.postgres import write as postgres_write
+from ringcast_config_service.repository.postgres import settling
 from ringcast_core import row_partitions
 from ringcast_wire import LimitExceededError, RingcastError, StorePolicy, UnavailableError
 
@@ -358,13 +358,13 @@ async def test_writes_within_their_caps_look_at_nothing_else(
 ) -> None:
     """There is no row that every write locks: the budget is looked at once for many rows."""
     looks: list[str] = []
-    look = postgres_write._look
+    look = settling._look
 
     async def counted(db: Any, wanted: Any) -> Any:
         looks.append(wanted.store)
         return await look(db, wanted)
 
-    monkeypatch.setattr(postgres_write, "_look", counted)
+    monkeypatch.setattr(settling, "_look", counted)
     await allow(postgres_bench, max_rows=100_000, max_bytes=1 << 40)
     for number in range(10 * postgres_bench.store.partition_count):
         await postgres_bench.write({f"r{number}": "1"})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from ringcast_config_service.repository import (
     ListFilter,
     PolicyChange,
     Release,
+    Repository,
     RowWrite,
     StageBatch,
     StagedRow,
@@ -19,7 +22,7 @@ from ringcast_config_service.repository import (
 )
 from ringcast_config_service.repository.release_duplicates import Hashes, Normal
 from ringcast_core import row_partition
-from ringcast_wire import ConditionFailedError, ReleaseState, StorePolicy, check_row, shown
+from ringcast_wire import ConditionFailedError, ReleaseState, StorePolicy, UnavailableError, check_row, shown
 
 Bench = Any  # of conftest.py
 
@@ -48,10 +51,15 @@ async def stage(bench: Bench, values: Mapping[str, str | None], stage_id: str = 
     return release
 
 
-async def publish(bench: Bench, number: int) -> Release:
-    await bench.repo.releases.publish("s", number, DAY_MS, BY)
+async def take_steps(bench: Bench, number: int) -> None:
+    """Until there is nothing to do, or a wave is at its gate."""
     while not (await bench.repo.releases.step("s", number, bench.repo.histories.generation)).done:
         pass
+
+
+async def publish(bench: Bench, number: int) -> Release:
+    await bench.repo.releases.publish("s", number, DAY_MS, BY)
+    await take_steps(bench, number)
     done: Release = await bench.repo.releases.get("s", number)
     return done
 
@@ -177,6 +185,98 @@ async def test_the_same_hash_of_other_ids_is_no_duplicate(bench: Bench, monkeypa
         alike = await stage(bench, {row_id: "v", "ff": "v", "ggg": "v"}, row_id)
         with pytest.raises(ConditionFailedError, match=f"the rows '{other}' and '{row_id}'"):
             await bench.repo.releases.publish("s", alike.number, DAY_MS, BY)
+
+
+@pytest.mark.parametrize(("page_rows", "most_alike"), [(1, 1), (2, 3), (2_000, 50_000)])
+async def test_what_releases_that_are_being_published_are_still_to_add_is_compared(
+    bench: Bench, page_rows: int, most_alike: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through all waves of the first release, and however long it is paused."""
+    monkeypatch.setattr(release_duplicates, "_PAGE_ROWS", page_rows)
+    monkeypatch.setattr(release_duplicates, "_MOST_ALIKE", most_alike)
+    await bench.write({"there": "v"})
+    await set_policy(bench, CASE)
+    rows = [f"r{number}" for number in range(20)]
+    first = await stage(bench, dict.fromkeys(rows, "v"), "first")
+    releases = bench.repo.releases
+    await releases.publish("s", first.number, DAY_MS, BY, (10, 100))
+    await take_steps(bench, first.number)
+    await releases.pause("s", first.number, BY)
+    published = [row_id for row_id in rows if row_id in await bench.live()]
+    waiting = next(row_id for row_id in rows if row_id not in published)
+    for stage_id, twin in (("published", published[0]), ("waiting", waiting)):
+        others = [row_id for row_id in rows if row_id != twin]
+        second = await stage(bench, dict.fromkeys([*others, twin.upper()], "w"), stage_id)
+        adds = "" if twin in published else ", which release 1 is still to add,"
+        with pytest.raises(ConditionFailedError, match=f"have the rows '{twin}'{adds} and '{twin.upper()}', which are"):
+            await releases.publish("s", second.number, DAY_MS, BY)
+        await releases.drop("s", second.number, BY)
+    other = await stage(bench, {waiting.upper(): "w"}, "other key", key="other")
+    assert (await publish(bench, other.number)).published == 1, "another key is another list"
+    same = await stage(bench, {waiting: "w", "new": "w"}, "the same row")
+    assert (await publish(bench, same.number)).published == 2, "the same row is no duplicate"
+    await bench.write({waiting: None})
+    late = await stage(bench, {waiting.upper(): "w"}, "late")
+    with pytest.raises(ConditionFailedError, match=f"'{waiting}', which release 1 is still to add, and "):
+        await releases.publish("s", late.number, DAY_MS, BY)
+    await releases.stop("s", first.number, BY)
+    assert (await publish(bench, late.number)).published == 1, "what waits of a release that is stopped never comes"
+
+
+async def test_of_releases_with_rows_that_are_alike_one_begins_however_close_they_are(
+    any_bench: Bench, another: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has compared its ids before any of them begins."""
+    await any_bench.write({"there": "v"})
+    await set_policy(any_bench, CASE)
+    repos: Any = (any_bench.repo, another)
+
+    async def refused(number: int) -> str:
+        while True:
+            try:
+                await repos[number % 2].releases.publish("s", number, DAY_MS, BY, (10, 100))
+            except UnavailableError:
+                continue
+            except ConditionFailedError as error:
+                return str(error)
+            return ""
+
+    for ids, distinct in ((("a", "A"), 1), (("bb", "Bb", "bB", "BB"), 1), (("c", "d", "C", "e"), 3)):
+        numbers = [(await stage(any_bench, {row_id: "v"}, row_id)).number for row_id in ids]
+        compared, late = asyncio.Barrier(len(ids)), len(ids)
+
+        async def write(call: Any, make: Any, compared: asyncio.Barrier = compared) -> Any:
+            nonlocal late
+            if late:
+                late -= 1
+                await compared.wait()
+            return await call(make)
+
+        with monkeypatch.context() as patched:
+            for releases in (repo.releases for repo in repos):
+                patched.setattr(releases, "_call", partial(write, releases._call))
+            said = await asyncio.gather(*map(refused, numbers))
+        assert said.count("") == distinct
+        assert all("is still to add, and " in each for each in said if each), said
+        for number in numbers:
+            if (await another.releases.get("s", number)).state is ReleaseState.PUBLISHING:
+                await another.releases.stop("s", number, BY)
+
+
+async def test_a_policy_that_is_set_while_a_release_begins_counts(
+    any_bench: Bench, another: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await any_bench.write({"row": "v"})
+    release = await stage(any_bench, {"ROW": "v"})
+    call = any_bench.repo.releases._call
+
+    async def write(make: Any) -> Any:
+        await another.policies.set_policy("s", PolicyChange(StorePolicy(unique_ignoring_case=True), frozenset()))
+        return await call(make)
+
+    monkeypatch.setattr(any_bench.repo.releases, "_call", write)
+    with pytest.raises(ConditionFailedError, match="have the rows 'row' and 'ROW'"):
+        await any_bench.repo.releases.publish("s", release.number, DAY_MS, BY)
 
 
 def test_hashes_find_what_was_added_and_what_was_added_twice() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
-from ringcast_config_service.repository import Authorship, Release, RowWrite, StageBatch, StagedRow
+from ringcast_config_service.repository import Authorship, Deletion, Release, RowWrite, StageBatch, StagedRow
 from ringcast_core import row_partition
 from ringcast_wire import (
     CertifiedWorker,
@@ -15,7 +15,7 @@ from ringcast_wire import (
     ReleaseState,
     check_row,
 )
-from ringcast_wire.reports import WorkerKind
+from ringcast_wire.reports import WorkerKind, spans_of
 
 Bench = Any  # of conftest.py
 
@@ -76,6 +76,54 @@ async def test_what_proves_a_release_is_kept_with_it(bench: Bench) -> None:
     await releases.undo("s", 2, BY)
     with pytest.raises(ConditionFailedError, match="can't be proven: it is undoing"):
         await releases.set_proven("s", 2, [], "i1")
+
+
+async def found_at_gate(bench: Bench, number: int) -> list[KeyCertificate]:
+    """What a round proves of what is published."""
+    worker = CertifiedWorker("w", "i", WorkerKind.APPLICATION, (0, 8))
+    return [
+        KeyCertificate(each.key, each.history, tuple(spans_of(each.ranges)), tuple(last for _, last in ends), (worker,))
+        for each in await bench.repo.releases.revisions("s", number)
+        for ends in [each.ranges.values()]
+    ]
+
+
+async def test_what_the_last_gate_has_proven_is_stored_as_the_release_passes_it(bench: Bench) -> None:
+    await stage(bench, *(staged(row_id, "1", 0) for row_id in "abcdefgh"))
+    releases = bench.repo.releases
+    await releases.publish("s", 1, DAY_MS, BY, (50, 100))
+    await work(bench, 1)
+    first = await found_at_gate(bench, 1)
+    assert (await releases.pass_gate("s", 1, 1, first, "i1")).proven_at_ms == 0, "it proves the first wave alone"
+    await work(bench, 1)
+    keys = await found_at_gate(bench, 1)
+    assert len(keys[0].revisions) > len(first[0].revisions)
+    assert (await releases.pass_gate("s", 1, 1, first, "i1")).proven_at_ms == 0, "it is not at that gate any more"
+    passed = await releases.pass_gate("s", 1, 2, keys, "i2")
+    assert (passed.state, passed.proven_by) == (ReleaseState.PUBLISHED, "i2")
+    certificate = await releases.certificate("s", 1)
+    assert (certificate.instance, list(certificate.keys)) == ("i2", keys)
+    assert await bench.ask("SELECT count(*) FROM audit_pending WHERE action = 'ProveRelease'") == [(1,)]
+    _, again = await releases.set_proven("s", 1, [], "i3")
+    assert again == certificate
+
+
+@pytest.mark.parametrize("why", ["another history", "a deleted key", "a refused row"])
+async def test_a_release_passes_its_last_gate_without_a_certificate_that_does_not_hold(bench: Bench, why: str) -> None:
+    await stage(bench, staged("a", "1", 0), staged("b", "1", 0))
+    releases = bench.repo.releases
+    await releases.publish("s", 1, DAY_MS, BY, (100,))
+    await work(bench, 1)
+    keys = await found_at_gate(bench, 1)
+    if why == "another history":
+        keys = [KeyCertificate("k", "another", key.spans, key.revisions, key.workers) for key in keys]
+    elif why == "a deleted key":
+        await bench.repo.deletions.delete_key("s", "k", Deletion(1, 2_000_000_000_000))
+    else:
+        keys = []  # what a look at the workers gives then
+    passed = await releases.pass_gate("s", 1, 1, keys, "i1")
+    assert (passed.state, passed.proven_at_ms) == (ReleaseState.PUBLISHED, 0)
+    assert await releases.certificate("s", 1) is None
 
 
 async def test_a_release_whose_rows_are_being_removed_can_not_be_proven(bench: Bench) -> None:

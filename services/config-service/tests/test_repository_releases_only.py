@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from ringcast_config_service.repository import (
     WriteRequest,
 )
 from ringcast_config_service.repository.postgres import write as postgres_write
+from ringcast_config_service.repository.postgres.settling import settle
 from ringcast_core import row_partition, row_partitions
 from ringcast_wire import (
     PermissionDeniedError,
@@ -240,7 +241,7 @@ async def test_the_policy_waits_for_a_write_that_is_under_way(
     await postgres_bench.write({"a": "1"})
     third = await postgres_bench.another()
     has_looked, may_go_on = asyncio.Event(), asyncio.Event()
-    monkeypatch.setattr(postgres_write, "_settle", _stopped(postgres_write._settle, has_looked, may_go_on))
+    monkeypatch.setattr(postgres_write, "settle", _stopped(has_looked, may_go_on))
     under_way = asyncio.create_task(postgres_bench.write(rows, key))
     await has_looked.wait()
     setting = asyncio.create_task(set_then_look())
@@ -257,8 +258,8 @@ async def test_the_policy_waits_for_a_write_that_is_under_way(
     await third.close()
 
 
-def _stopped(settle: Callable[..., Any], has_looked: asyncio.Event, may_go_on: asyncio.Event) -> Callable[..., Any]:
-    async def stopped(*words: Sequence[Any]) -> Any:
+def _stopped(has_looked: asyncio.Event, may_go_on: asyncio.Event) -> Callable[..., Any]:
+    async def stopped(*words: Any) -> Any:
         settled = await settle(*words)
         has_looked.set()
         await may_go_on.wait()

@@ -7,7 +7,7 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from ringcast_config_service.repository import (
@@ -32,6 +32,7 @@ from ringcast_config_service.repository import (
 )
 from ringcast_config_service.repository import schemas as decisions
 from ringcast_config_service.repository.postgres import write as postgres_write
+from ringcast_config_service.repository.postgres.settling import settle
 from ringcast_config_service.repository.sqlite.writer import write as sqlite_write
 from ringcast_core import row_partition, row_partitions
 from ringcast_wire import (
@@ -471,7 +472,7 @@ async def test_the_schema_waits_for_a_write_that_is_under_way(
     """A write that has looked at the heads is stored before the schema is enforced, which then finds its rows."""
     await postgres_bench.write({"a": "1"})
     third = await postgres_bench.another()
-    has_looked, may_go_on, settle = asyncio.Event(), asyncio.Event(), postgres_write._settle
+    has_looked, may_go_on = asyncio.Event(), asyncio.Event()
 
     async def stopped(*words: Any) -> Any:
         settled = await settle(*words)
@@ -479,15 +480,14 @@ async def test_the_schema_waits_for_a_write_that_is_under_way(
         await may_go_on.wait()
         return settled
 
-    monkeypatch.setattr(postgres_write, "_settle", stopped)
+    monkeypatch.setattr(postgres_write, "settle", stopped)
     under_way = asyncio.create_task(postgres_bench.write(rows, key))
     await has_looked.wait()
     setting = asyncio.create_task(register(third, key=key))
     done, _ = await asyncio.wait([setting], timeout=0.3)
     assert not done, "the store, or a head, is locked by the write"
     may_go_on.set()
-    results: Any = await asyncio.gather(under_way, setting, return_exceptions=True)
-    outcome, schema = results
+    outcome, schema = cast(Any, await asyncio.gather(under_way, setting, return_exceptions=True))
     is_there = key in {stats.name for stats in (await postgres_bench.repo.stores.get_store("s")).keys}
     live = await postgres_bench.live(key) if is_there else {}
     if isinstance(outcome, WriteOutcome):

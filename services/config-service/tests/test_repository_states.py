@@ -220,6 +220,37 @@ async def test_a_release_that_was_undone(bench: Bench) -> None:
     assert await differences(bench, before, await heads(bench)) == {}
 
 
+async def test_a_pin_keeps_the_state_of_its_release_however_old_it_becomes(bench: Bench) -> None:
+    a, b, c = same_partition(3)
+    releases, by = bench.repo.releases, Authorship("alice")
+
+    async def a_week_later() -> int:
+        """How many revisions are removed then."""
+        await bench.pass_time(8 * DAY_MS)
+        await bench.execute(f"UPDATE releases SET staged_at_ms = staged_at_ms - {8 * DAY_MS}")
+        done = await bench.repo.maintenance.compact(await bench.lead(), DAY_MS, 7 * DAY_MS)
+        removed: int = done.revisions
+        return removed
+
+    for value in ("before 1", "before 2"):
+        await bench.write({a: value, b: value})
+    await bench.pass_time(8 * DAY_MS)
+    staged = StagedRow("k", RowWrite(row_partition(c, 8), c, "1", None, 8, 0))
+    await releases.stage(bench.store, StageBatch("one", 0, (staged,), True), by)
+    await releases.publish("s", 1, DAY_MS, by)
+    await finish(bench, ReleaseState.PUBLISHED)
+    was = await rows_as_of(bench, await heads(bench))
+    await releases.pin("s", 1, by)
+    for week, rows in enumerate(({a: "1", b: None, c: "2"}, {a: None, b: "back"}, {a: "2", c: None}, {b: None})):
+        await bench.write(rows)
+        assert await a_week_later() == (0 if week else 2), "what was replaced before the release goes"
+        assert await rows_as_of(bench, await bench.repo.reader.heads_of_release("s", "k", 1)) == was
+    await releases.unpin("s", 1, by)
+    assert await a_week_later() > 0
+    with pytest.raises(RevisionGoneError, match="when release 1 was published can't be read any more"):
+        await bench.repo.reader.heads_of_release("s", "k", 1)
+
+
 async def finish(bench: Bench, state: ReleaseState) -> None:
     while not (await bench.repo.releases.step("s", 1, bench.repo.histories.generation)).done:
         pass

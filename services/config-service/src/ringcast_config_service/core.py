@@ -101,6 +101,7 @@ class Core:
             Gates(repository.releases, self.proofs, conditions),
             self.relay.committed,
             telemetry.measures,
+            instance_id=instance_id,
             staged_ms=config.staged_retention_ms,
             kept_ms=config.release_retention_ms,
         )

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
-from ringcast_wire import ReleaseGate, RingcastError, UnavailableError
+from ringcast_wire import KeyCertificate, ReleaseGate, RingcastError, UnavailableError
 
 from ringcast_config_service.promql.conditions import Answer, Outcome, sentence_of
 from ringcast_config_service.proof import Lack
@@ -35,6 +35,16 @@ class Questions(Protocol):
     async def ask(self, conditions: Sequence[str]) -> Sequence[Answer]: ...
 
 
+class Judgement(NamedTuple):
+    """``why``: why the release has to be undone; empty: the next wave may follow.
+
+    ``proven``: the certificates of all keys for what is published, by the last look; empty where a row may be refused.
+    """
+
+    why: str = ""
+    proven: tuple[KeyCertificate, ...] = ()
+
+
 class _Found(NamedTuple):
     """What one look at a gate has found. ``bad``: what fails it at once. ``lacks``: what the wave waits for first, and
     ``late`` what that is called once it has lasted for the patience; empty: nothing lacks."""
@@ -56,9 +66,8 @@ class Gates:
         self._asker = asker
         self._questions = questions
 
-    async def judged(self, release: Release) -> str | None:
-        """Returns once it is known whether the next wave may follow: empty if it may, otherwise why not. ``None``: the
-        release is not at this gate any more.
+    async def judged(self, release: Release) -> Judgement | None:
+        """Returns once it is known whether the next wave may follow. ``None``: the release is no longer at this gate.
 
         The workers are asked about all that is published, and Prometheus for the conditions, again and again. What
         can't be asked counts as not proven, and as not met.
@@ -75,16 +84,16 @@ class Gates:
             found = _found(gate, look, answers)
             now_s = time.monotonic()
             if found.bad:
-                return _cut(found.bad)
+                return Judgement(_cut(found.bad))
             if found.lacks:
                 if now_s - good_s >= gate.patience_ms / 1000:
-                    return _cut(found.late)
+                    return Judgement(_cut(found.late))
                 lacks = waits_for = found.lacks
             else:
                 good_s, proven_s = now_s, now_s if proven_s is None else proven_s
                 baked_ms = 1000 * (now_s - proven_s)
                 if baked_ms >= gate.bake_ms:
-                    return ""
+                    return Judgement(proven=look.proven)
                 lacks, waits_for = "bake time", f"bake time: {baked_ms / 1000:.0f} of {gate.bake_ms / 1000:g} s"
                 if gate.promql:
                     waits_for += f"; PromQL: {len(answers)} of {len(answers)} met"
@@ -111,9 +120,9 @@ class Gates:
 
 
 def _found(gate: ReleaseGate, look: Look, answers: Sequence[Answer]) -> _Found:
-    given_up, pending = look
-    if len(given_up) > gate.max_refused:
-        return _Found(f"{_rows(len(given_up))} refused, and {gate.max_refused} may be: {_reason(given_up[0])}")
+    given_up, pending, _ = look
+    if (refused := sum(lack.rows for lack in given_up)) > gate.max_refused:
+        return _Found(f"{_rows(refused)} refused, and {gate.max_refused} may be: {_reason(given_up[0])}")
     sentences = [(answer.outcome, sentence_of(number, gate.promql, answer)) for number, answer in enumerate(answers)]
     for outcome, sentence in sentences:
         if outcome is Outcome.NOT_MET:

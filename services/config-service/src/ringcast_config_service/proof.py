@@ -65,12 +65,16 @@ class ProofTarget:
 
 
 class Lack(NamedTuple):
-    """Why a release is not proven yet. ``worker_id`` and ``row_id`` are empty where it is about none."""
+    """Why a release is not proven yet. ``worker_id`` and ``row_id`` are empty where it is about none.
+
+    ``rows``: how many rows it is about, where a handler has given rows up.
+    """
 
     key: str
     sentence: str
     worker_id: str = ""
     row_id: str = ""
+    rows: int = 1
 
 
 class Verdict(NamedTuple):
@@ -231,8 +235,12 @@ def _refusals(
         for each in report.refusals:
             if refused.get(each.row_id) == each.version:
                 yield _refusal(target, name, each), each.what is not RowFailure.RETRYING
-        if report.unnamed_refusals:
-            more = _counting(report.unnamed_refusals, "more row")
+        if given_up := report.unnamed_given_up:
+            more = _counting(given_up, "more row")
+            sentence = f"worker {name} has refused {more}, which it does not name"
+            yield Lack(target.key, sentence, name, rows=given_up), True
+        if unknown := report.unnamed_refusals - given_up:
+            more = _counting(unknown, "more row")
             yield Lack(target.key, f"worker {name} may have refused {more}, which it does not name", name), False
 
 

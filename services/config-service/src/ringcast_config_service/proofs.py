@@ -10,7 +10,15 @@ from typing import Final, NamedTuple
 
 from nats.aio.client import Client
 from nats.js import JetStreamContext
-from ringcast_wire import ConditionFailedError, EventLog, LimitExceededError, Mode, ReleaseState, names
+from ringcast_wire import (
+    ConditionFailedError,
+    EventLog,
+    KeyCertificate,
+    LimitExceededError,
+    Mode,
+    ReleaseState,
+    names,
+)
 from ringcast_wire.reports import ReportRound
 
 from ringcast_config_service.nats.fleet import PATIENCE_S, ask_fleet
@@ -43,10 +51,14 @@ class Proof(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What the workers say of a wave. ``given_up``: a handler has given a row up; ``pending``: what else lacks."""
+    """What the workers say of a wave. ``given_up``: a handler has given a row up; ``pending``: what else lacks.
+
+    ``proven``: the certificates of all keys, where nothing lacks.
+    """
 
     given_up: tuple[Lack, ...] = ()
     pending: tuple[Lack, ...] = ()
+    proven: tuple[KeyCertificate, ...] = ()
 
 
 class Proofs:
@@ -97,9 +109,11 @@ class Proofs:
                 return await self._judge(record, release.number, key)
 
         verdicts = await asyncio.gather(*map(one, keys))
+        proven = tuple(verdict.certificate for verdict in verdicts if verdict.certificate is not None)
         return Look(
             tuple(lack for verdict in verdicts for lack in verdict.given_up),
             tuple(lack for verdict in verdicts for lack in verdict.pending),
+            proven if len(proven) == len(verdicts) else (),
         )
 
     async def certificate(self, store: str, number: int) -> Certificate:

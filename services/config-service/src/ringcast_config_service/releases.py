@@ -279,13 +279,8 @@ class Releases:
 
     def _begun(self, release: Release, by: Authorship) -> Release:
         if release.work:
-            log.info(
-                "release.begun",
-                store=release.store,
-                release=release.number,
-                state=str(release.state),
-                principal=by.author,
-            )
+            facts = {"store": release.store, "release": release.number, "state": str(release.state)}
+            log.info("release.begun", **facts, principal=by.author)
             self._work.take(release.store, release.number)
         return release
 
@@ -338,6 +333,7 @@ class ReleaseWork:
         committed: Callable[[Sequence[OutboxRecord]], None],
         measures: Measures,
         *,
+        instance_id: str,
         staged_ms: int,
         kept_ms: int,
         takeover_ms: int = TAKEOVER_MS,
@@ -348,6 +344,7 @@ class ReleaseWork:
         self._histories = histories
         self._committed = committed
         self._measures = measures
+        self._instance_id = instance_id
         self._staged_ms = staged_ms
         self._kept_ms = kept_ms
         self._takeover_ms = takeover_ms
@@ -477,13 +474,13 @@ class ReleaseWork:
         assert rollout is not None
         facts = {"store": release.store, "release": release.number, "wave": rollout.wave}
         try:
-            why = await self._gates.judged(release)
-            if why:
-                log.warning("release.gate_failed", **facts, why=why)
-                await self._releases.fail_gate(*place, rollout.wave, why)
-            elif why is not None:
-                await self._releases.pass_gate(*place, rollout.wave)
-                log.info("release.wave_passed", **facts, waves=len(rollout.waves))
+            judgement = await self._gates.judged(release)
+            if judgement is not None and judgement.why:
+                log.warning("release.gate_failed", **facts, why=judgement.why)
+                await self._releases.fail_gate(*place, rollout.wave, judgement.why)
+            elif judgement is not None:
+                passed = await self._releases.pass_gate(*place, rollout.wave, judgement.proven, self._instance_id)
+                log.info("release.wave_passed", **facts, waves=len(rollout.waves), proven=passed.proven_at_ms > 0)
         except RingcastError as error:
             log.warning("release.gate_unjudged", **facts, error=error)
             return  # the instance that finds it without work judges it again

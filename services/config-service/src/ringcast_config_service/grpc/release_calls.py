@@ -105,7 +105,10 @@ class ReleaseCalls(ConfigServiceServicer):
     async def ProveRelease(self, request: pb.ProveReleaseRequest, context: Context) -> pb.ReleaseProof:
         proof = await answer(context, self._proofs.prove(request.store, request.number))
         certificate = None if proof.certificate is None else _certificate(proof.certificate)
-        lacks = [pb.ReleaseLack(**lack._asdict()) for lack in proof.lacks]
+        lacks = [
+            pb.ReleaseLack(key=lack.key, sentence=lack.sentence, worker_id=lack.worker_id, row_id=lack.row_id)
+            for lack in proof.lacks
+        ]
         return pb.ReleaseProof(
             release=_message(proof.release), certificate=certificate, lacks=lacks, more_lacks=proof.more
         )

@@ -229,6 +229,25 @@ class WriteRequest:
         object.__setattr__(self, "partitions", frozenset(partitions))
 
 
+class KeptRows(NamedTuple):
+    """What requests write is what a release has kept of its rows: the database has it, and need not be sent it.
+
+    They are all rows of the release ``number`` of ``store`` that are published, from the place ``first`` on up to
+    ``last``. ``places``: those of the rows of each request.
+    """
+
+    store: str
+    number: int
+    first: int
+    last: int
+    places: Sequence[Sequence[int]]
+
+    @property
+    def span(self) -> tuple[str, int, int, int]:
+        """Where they are in the database."""
+        return self.store, self.number, self.first, self.last
+
+
 @dataclass(frozen=True, slots=True)
 class WriteOutcome:
     """What a request did. ``versions`` has an entry a row, 0 where nothing was written (a delete of no row)."""

@@ -11,6 +11,8 @@ deletion goes by its own age, and where a row has nothing older than the retenti
 A store may have a retention of its own for the history, by the policy ``history_retention_ms``. From the first pass
 that finds the policy its revisions are left out of the pass for all others, and have a pass and a horizon of their own:
 also once the policy is lifted, since the pass for all others is past the revisions that the store has kept for longer.
+The same holds for a store from the first pass on that finds a pinned release: nothing goes that was there when that was
+staged, or later, so that the store can be read as it was when it was published.
 Its tombstones have a pass of their own as long as it has the policy ``tombstone_retention_ms``: those passes begin with
 the oldest each time.
 """
@@ -54,10 +56,14 @@ class Moment(NamedTuple):
 
 
 class StoreRetention(NamedTuple):
-    """A store with a retention of its own, or one that had it for the history; then ``ms`` is ``None``."""
+    """A store with a retention of its own, or one that had it for the history; then ``ms`` is ``None``.
+
+    ``kept_from_ms``: since when nothing of its history goes, whatever the retention; ``None``: no release is pinned.
+    """
 
     store: str
     ms: int | None
+    kept_from_ms: int | None = None
 
 
 class Retentions(NamedTuple):
@@ -101,10 +107,11 @@ async def compact(steps: Steps, lead: Lead, tombstones_ms: int, history_ms: int)
     """One pass: what is older than these. Where one broke off, the next removes what it has left."""
     tombstones = revisions = 0
     own = await steps.retentions(lead)
-    for store, own_ms in (*own.tombstones, StoreRetention(ALL_OTHERS, None)):
+    for store, own_ms, _ in (*own.tombstones, StoreRetention(ALL_OTHERS, None)):
         tombstones += await _compact_tombstones(steps, lead, store, tombstones_ms if own_ms is None else own_ms)
-    for store, own_ms in (*own.history, StoreRetention(ALL_OTHERS, None)):
-        revisions += await _compact_history(steps, lead, store, history_ms if own_ms is None else own_ms)
+    for store, own_ms, kept_from_ms in (*own.history, StoreRetention(ALL_OTHERS, None)):
+        kept_ms = history_ms if own_ms is None else own_ms
+        revisions += await _compact_history(steps, lead, store, kept_ms, kept_from_ms)
     return Compaction(tombstones, revisions)
 
 
@@ -118,10 +125,12 @@ async def _compact_tombstones(steps: Steps, lead: Lead, store: str, tombstones_m
     return tombstones
 
 
-async def _compact_history(steps: Steps, lead: Lead, store: str, history_ms: int) -> int:
+async def _compact_history(steps: Steps, lead: Lead, store: str, history_ms: int, kept_from_ms: int | None) -> int:
     done_ms, now_ms = await steps.progress(store)
     revisions = 0
     before_ms = now_ms - history_ms
+    if kept_from_ms is not None:
+        before_ms = min(before_ms, kept_from_ms - _LATE_COMMIT_MS)
     after: int | None = max(0, done_ms - _LATE_COMMIT_MS)
     while after is not None:
         dropped, after = await steps.drop_history(lead, store, after, before_ms)
@@ -138,12 +147,13 @@ def duty_of(duty: str, store: str) -> str:
 def own_retentions(found: Iterable[Sequence[Any]]) -> tuple[Retentions, Marks]:
     """From records of the statement ``OWN_RETENTIONS``: those that there are, and what is to be noted of them."""
     own, marks = Retentions([], []), Marks([], [])
-    for store, text, has_horizon, is_left_out in found:
+    for store, text, has_horizon, is_left_out, kept_from_ms in found:
         policy = mapping.to_policy(text)
         history_ms, tombstones_ms = policy.history_retention_ms, policy.tombstone_retention_ms
-        if history_ms is not None or has_horizon:
-            own.history.append(StoreRetention(store, history_ms))
-        if history_ms is not None and not has_horizon:
+        has_own = history_ms is not None or kept_from_ms is not None
+        if has_own or has_horizon:
+            own.history.append(StoreRetention(store, history_ms, kept_from_ms))
+        if has_own and not has_horizon:
             marks.copies.extend((duty_of(duty, store), duty) for duty in (DUTY, HORIZON))
         if tombstones_ms is not None:
             own.tombstones.append(StoreRetention(store, tombstones_ms))

@@ -1,8 +1,12 @@
 """Row ids that a release adds are held to be unique beyond what normalisation takes away.
 
-What a release adds is compared with every row that its key keeps, and with what else it adds. The databases have no
-such normalisations in common, so all ids of the key are read once, page by page, when the release begins to be
-published; 8 bytes are kept of each that the release adds, a hash. What has the same hash is compared as text.
+What a release adds is compared with every row that its key keeps, with what else it adds, and with what releases that
+are being published are still to add. The databases have no such normalisations in common, so all ids of the key are
+read once, page by page, when the release begins to be published; 8 bytes are kept of each that the release adds, a
+hash. What has the same hash is compared as text.
+
+That is done in a snapshot, without a lock. So it counts only if no other release has begun since: when this one begins
+it holds a lock that they need too, and looks which have begun. If it is more than the snapshot had, it is done again.
 
 Every statement goes along an index, and none asks for one row at a time: of a release that was staged just now
 PostgreSQL has no statistics, takes its rows for a few, and may look one of them up by reading them all.
@@ -13,11 +17,11 @@ from __future__ import annotations
 import unicodedata
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
-from ringcast_wire import ConditionFailedError, StorePolicy, shown
+from ringcast_wire import ConditionFailedError, ReleaseState, StorePolicy, shown
 
 from ringcast_config_service.repository.release_records import Release
 from ringcast_config_service.repository.release_transactions import Ask, ReleaseStatements, Transaction
@@ -39,7 +43,7 @@ class Normal:
     """What ids are compared by, for the policies of a store."""
 
     def __init__(self, policy: StorePolicy) -> None:
-        self.policies = [name for name in _IGNORED if getattr(policy, name)]
+        self.policies = tuple(name for name in _IGNORED if getattr(policy, name))
         self._form, self._case, self._space, self._dot = (bool(getattr(policy, name)) for name in _IGNORED)
 
     def of(self, row_id: str) -> str:
@@ -58,14 +62,17 @@ class Normal:
                 row_id = row_id.strip()
         return row_id
 
-    def refusal(self, release: Release, key: str, one: str, other: str) -> ConditionFailedError:
+    def refusal(self, release: Release, key: str, one: str, other: str, adds: int = 0) -> ConditionFailedError:
+        """``adds``: the release that is still to add the row ``one``, 0 for none."""
+        where = f", which release {adds} is still to add," if adds else ""
         *most, last = (_IGNORED[name] for name in self.policies)
         ignored = f"{', '.join(most)} and {last} are" if most else f"{last} is"
         policies = f"polic{'ies' if most else 'y'} {', '.join(self.policies)}"
         refuse = "refuse" if most else "refuses"
         return ConditionFailedError(
-            f"{release.place} can't be published, nothing is published: key {key!r} would have the rows {shown(one)} "
-            f"and {shown(other)}, which are the same where {ignored} ignored; the {policies} of the store {refuse} it",
+            f"{release.place} can't be published, nothing is published: key {key!r} would have the rows "
+            f"{shown(one)}{where} and {shown(other)}, which are the same where {ignored} ignored; the {policies} of "
+            f"the store {refuse} it",
             field=self.policies[0],
         )
 
@@ -92,7 +99,27 @@ class Hashes:
         return place < len(part) and part[place] == wanted
 
 
-def check_duplicates(sql: ReleaseStatements, release: Release, policy: StorePolicy) -> Transaction[None]:
+class Compared(NamedTuple):
+    """By which policies a release was compared, and which other ones had begun to be published by then."""
+
+    policies: tuple[str, ...] = ()
+    begun: frozenset[int] = frozenset()
+
+
+def is_still_unique(
+    sql: ReleaseStatements, release: Release, policy: StorePolicy, compared: Compared
+) -> Transaction[bool]:
+    """Whether what :func:`check_duplicates` has found still holds for releases, and will when the transaction ends:
+    until then no other release of the store begins that has to be compared."""
+    policies = Normal(policy).policies
+    if not policies:
+        return True
+    yield Ask(sql.lock_release_pin, (release.store,))
+    begun = yield Ask(sql.begun_releases, (release.store, release.number))
+    return policies == compared.policies and compared.begun.issuperset(number for number, _ in begun)
+
+
+def check_duplicates(sql: ReleaseStatements, release: Release, policy: StorePolicy) -> Transaction[Compared]:
     """Refuses a release that adds a row whose id is, but for what policies ignore, that of another row.
 
     Rows that are there already and alike stay as they are. A row that the release deletes is no longer there.
@@ -102,7 +129,8 @@ def check_duplicates(sql: ReleaseStatements, release: Release, policy: StorePoli
     """
     normal = Normal(policy)
     if not normal.policies:
-        return
+        return Compared()
+    begun = yield Ask(sql.begun_releases, (release.store, release.number))
     for key, added, _, _, _, key_id, *_ in (yield Ask(sql.release_keys, (release.store, release.number))):
         if not added:
             continue
@@ -116,6 +144,10 @@ def check_duplicates(sql: ReleaseStatements, release: Release, policy: StorePoli
             yield from _compare(sql, release, key, normal, twice)
         if key_id is not None:
             yield from _compare_there(sql, release, key, key_id, normal, hashes)
+        for number, state in begun:
+            if state == ReleaseState.PUBLISHING:
+                yield from _compare_waiting(sql, release, key, number, normal, hashes)
+    return Compared(normal.policies, frozenset(number for number, _ in begun))
 
 
 def _compare_there(
@@ -143,15 +175,42 @@ def _compare_kept(
         for (row_id,) in page:
             kept.pop(row_id, None)
         ((after,),) = page[-1:]
-    for row_id in kept:
-        yield from _compare(sql, release, key, normal, hash(normal.of(row_id)), row_id)
+    yield from _compare_others(sql, release, key, normal, kept)
 
 
-def _compare(
-    sql: ReleaseStatements, release: Release, key: str, normal: Normal, wanted: int, there: str | None = None
+def _compare_waiting(
+    sql: ReleaseStatements, release: Release, key: str, other: int, normal: Normal, hashes: Hashes
 ) -> Transaction[None]:
-    """Looks once more for the rows that the release adds with such a hash, of which the row ``there`` is another."""
-    alike = {} if there is None else {normal.of(there): there}
+    """Compares the rows that another release is still to add. A row that both add is no duplicate."""
+    alike: list[str] = []
+    after = ""
+    while page := (yield Ask(sql.waiting_ids, (release.store, other, key, after, _PAGE_ROWS))):
+        alike += (row_id for (row_id,) in page if normal.of(row_id) in hashes)
+        if len(alike) >= _MOST_ALIKE:
+            yield from _compare_others(sql, release, key, normal, alike, other)
+            alike.clear()
+        ((after,),) = page[-1:]
+    yield from _compare_others(sql, release, key, normal, alike, other)
+
+
+def _compare_others(
+    sql: ReleaseStatements, release: Release, key: str, normal: Normal, others: Iterable[str], adds: int = 0
+) -> Transaction[None]:
+    """Looks once more at all rows that the release adds, for those that are like some others."""
+    alike: dict[str, str] = {}
+    for row_id in others:
+        alike.setdefault(normal.of(row_id), row_id)
+    after = ""
+    while alike and (page := (yield _added(sql, release, key, after))):
+        for (row_id,) in page:
+            if (other := alike.get(normal.of(row_id), row_id)) != row_id:
+                raise normal.refusal(release, key, other, row_id, adds)
+        ((after,),) = page[-1:]
+
+
+def _compare(sql: ReleaseStatements, release: Release, key: str, normal: Normal, wanted: int) -> Transaction[None]:
+    """Looks once more for the rows that the release adds with such a hash, of which there are several."""
+    alike: dict[str, str] = {}
     after = ""
     while page := (yield _added(sql, release, key, after)):
         for (row_id,) in page:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
-from ringcast_wire import ConditionFailedError, KeyCertificate, ReleaseOutcome, ReleaseState
+from ringcast_wire import ConditionFailedError, KeyCertificate, KeyDeletedError, ReleaseOutcome, ReleaseState
 
 from ringcast_config_service.repository import audit
 from ringcast_config_service.repository.base import SERVICE
@@ -88,20 +88,41 @@ def set_proven(
     if stored is None:
         if release.state is not ReleaseState.PUBLISHED or release.work:
             raise ConditionFailedError(f"{release.place} can't be proven: it is {release.state}", field="number")
-        yield from check_keys(sql, release)
-        histories = dict((yield Ask(sql.release_histories, (store, number))))
-        for key in keys:
-            if histories.get(key.key) != key.history:
-                raise ConditionFailedError(
-                    f"{release.place} can't be proven: key {key.key!r} has another history by now", field="number"
-                )
-            text = msgspec.json.encode(key).decode()
-            yield Ask(sql.insert_release_proof, (store, release.stage_id, key.key, instance, text))
-        yield Note([audit.fact(SERVICE, "ProveRelease", store, number=number, instance=instance)])
+        yield from _check_holds(sql, release, keys)
+        yield from store_proof(sql, release, keys, instance)
         stored = yield from certificate(sql, store, number)
     assert stored is not None
     release = yield from with_keys(sql, release)
     return (yield from with_proof(sql, release)), stored
+
+
+def still_holds(sql: ReleaseStatements, release: Release, keys: Sequence[KeyCertificate]) -> Transaction[bool]:
+    """Whether the keys of a release are there, and have the histories that certificates are about."""
+    try:
+        yield from _check_holds(sql, release, keys)
+    except (ConditionFailedError, KeyDeletedError):
+        return False
+    return True
+
+
+def _check_holds(sql: ReleaseStatements, release: Release, keys: Sequence[KeyCertificate]) -> Transaction[None]:
+    yield from check_keys(sql, release)
+    histories = dict((yield Ask(sql.release_histories, (release.store, release.number))))
+    for key in keys:
+        if histories.get(key.key) != key.history:
+            raise ConditionFailedError(
+                f"{release.place} can't be proven: key {key.key!r} has another history by now", field="number"
+            )
+
+
+def store_proof(
+    sql: ReleaseStatements, release: Release, keys: Sequence[KeyCertificate], instance: str
+) -> Transaction[None]:
+    """Stores what proves a release that is not proven yet; ``instance`` has found it."""
+    for key in keys:
+        text = msgspec.json.encode(key).decode()
+        yield Ask(sql.insert_release_proof, (release.store, release.stage_id, key.key, instance, text))
+    yield Note([audit.fact(SERVICE, "ProveRelease", release.store, number=release.number, instance=instance)])
 
 
 def certificate(sql: ReleaseStatements, store: str, number: int) -> Transaction[Certificate | None]:

@@ -316,8 +316,14 @@ class ReleaseRepository(Protocol):
     async def fail_gate(self, store: str, number: int, wave: int, why: str) -> Release:
         """Lets a release be undone; nothing if it is not at the gate of this wave."""
 
-    async def pass_gate(self, store: str, number: int, wave: int) -> Release:
-        """Lets the next wave begin, or ends the release; nothing if it is not at the gate of this wave."""
+    async def pass_gate(
+        self, store: str, number: int, wave: int, proven: Sequence[KeyCertificate] = (), instance: str = ""
+    ) -> Release:
+        """Lets the next wave begin, or ends the release; nothing if it is not at the gate of this wave.
+
+        ``proven``: what ``instance`` has found of what is published. It is stored as by :meth:`set_proven` where it is
+        about the whole release, and still holds.
+        """
 
     async def undo(self, store: str, number: int, by: Authorship) -> Release:
         """Lets a release be undone; :meth:`step` does it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from ringcast_wire import (
 from ringcast_config_service.repository import audit
 from ringcast_config_service.repository.base import (
     Authorship,
+    KeptRows,
     RowWrite,
     StoreRecord,
     WriteOutcome,
@@ -113,9 +114,15 @@ def _publish(
         (at, key, RowWrite(partition, row_id, value, unpack_metadata(metadata), size if value is not None else 0, base))
         for at, key, partition, row_id, value, metadata, size, base in page
     ]
-    written = yield Write(_requests(release, store, rows, generation))
+    by_key: dict[str, list[RowWrite]] = {}
+    for _, key, write in rows:
+        by_key.setdefault(key, []).append(write)
+    written = yield Write(_requests(release, store, by_key, generation))
     versions, counts = _versions(rows, written)
-    yield Each(sql.set_published, _outcomes(release, rows, versions, "published", "skipped"))
+    outcomes = [
+        (*place, at, key, row.row_id, "published" if versions[at] else "skipped", versions[at]) for at, key, row in rows
+    ]
+    yield Each(sql.set_published, outcomes)
     for key in keys:
         yield Ask(sql.set_release_key, (*place, key))
     yield from check_keys(sql, release, keys)  # the heads are locked now: no key can be purged before the commit
@@ -141,24 +148,26 @@ def _undo_step(sql: ReleaseStatements, release: Release, store: StoreRecord, gen
     now: dict[int, int] = {}
     if (yield Ask(sql.other_undone, place)):
         now = dict((yield Ask(sql.same_again, (*place, release.reached, page[-1][0]))))
-    rows = []
+    places: dict[str, list[int]] = {}
+    rows: dict[str, list[RowWrite]] = {}
     for at, key, partition, row_id, deletes, version, base, value, metadata, size in page:
         condition = now.get(at, version)
         if deletes:
             condition = -condition
         before = value if base else None
         write = RowWrite(partition, row_id, before, unpack_metadata(metadata), size if base else 0, condition)
-        rows.append((at, key, write))
-    written = yield Write(_requests(release, store, rows, generation))
-    versions, counts = _versions(rows, written)
-    yield Each(sql.set_undone, _outcomes(release, rows, versions, "undone", "kept"))
+        rows.setdefault(key, []).append(write)
+        places.setdefault(key, []).append(at)
+    kept = KeptRows(*place, page[-1][0], page[0][0], list(places.values()))
+    written = yield Write(_requests(release, store, rows, generation), kept)
+    counts = [(key, _stored(outcome)) for key, outcome in zip(rows, _outcomes(written), strict=True)]
     yield from check_keys(sql, release, keys)
-    done = sum(map(bool, versions.values()))
+    done = sum(count for _, count in counts)
     release = replace(
         release,
         reached=page[-1][0],
         undone=release.undone + done,
-        skipped=release.skipped + len(rows) - done,
+        skipped=release.skipped + len(page) - done,
         problem="",
     )
     yield Ask(sql.set_release, release.changes())
@@ -188,11 +197,8 @@ def finish(sql: ReleaseStatements, release: Release, state: ReleaseState) -> Tra
 
 
 def _requests(
-    release: Release, store: StoreRecord, rows: Sequence[tuple[int, str, RowWrite]], generation: int
+    release: Release, store: StoreRecord, by_key: Mapping[str, Sequence[RowWrite]], generation: int
 ) -> list[WriteRequest]:
-    by_key: dict[str, list[RowWrite]] = {}
-    for _, key, write in rows:
-        by_key.setdefault(key, []).append(write)
     reason = f"{'undo of release' if release.work == UNDO else 'release'} {release.number}"
     if release.change_reason or (release.work != UNDO and release.reason):
         reason += f": {release.change_reason or release.reason}"
@@ -227,22 +233,24 @@ def _versions(
         places.setdefault(key, []).append(at)
     found: dict[int, int] = {}
     counts = []
-    for (key, ats), outcome in zip(places.items(), written.outcomes, strict=True):
-        if isinstance(outcome, RingcastError):
-            raise outcome
+    for (key, ats), outcome in zip(places.items(), _outcomes(written), strict=True):
         found.update(zip(ats, outcome.versions, strict=True))
         counts.append((key, _stored(outcome)))
     return found, counts
 
 
-def _outcomes(
-    release: Release, rows: Sequence[tuple[int, str, RowWrite]], versions: dict[int, int], done: str, left: str
-) -> list[tuple[Any, ...]]:
-    """What became of each row, as it is noted: ``done`` with a version, or ``left``."""
-    return [
-        (release.store, release.number, at, key, row.row_id, done if versions[at] else left, versions[at])
-        for at, key, row in rows
-    ]
+def _outcomes(written: Written) -> list[WriteOutcome]:
+    """What became of each request.
+
+    Raises:
+        RingcastError: one was refused.
+    """
+    found = []
+    for outcome in written.outcomes:
+        if isinstance(outcome, RingcastError):
+            raise outcome
+        found.append(outcome)
+    return found
 
 
 def _stored(outcome: WriteOutcome) -> int:

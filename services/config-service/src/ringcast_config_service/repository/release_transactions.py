@@ -24,6 +24,7 @@ from ringcast_config_service.repository.audit import AuditFact
 from ringcast_config_service.repository.base import (
     SERVICE,
     Authorship,
+    KeptRows,
     StoreRecord,
     WriteRequest,
 )
@@ -51,6 +52,7 @@ class ReleaseStatements(NamedTuple):
     set_release_pin: str
     first_removed_release: str
     count_open_releases: str
+    begun_releases: str
     insert_release: str
     find_stage: str
     get_release: str
@@ -77,6 +79,7 @@ class ReleaseStatements(NamedTuple):
     release_byte_shares: str
     release_partition_shares: str
     added_ids: str
+    waiting_ids: str
     deleted_ids: str
     ids_there: str
     set_release_key: str
@@ -94,7 +97,6 @@ class ReleaseStatements(NamedTuple):
     clear_release_partitions: str
     insert_release_partitions: str
     set_published: str
-    set_undone: str
     remove_release_rows: str
     release_page: str
     insert_approval: str
@@ -126,9 +128,13 @@ class Insert(NamedTuple):
 
 
 class Write(NamedTuple):
-    """Requests to write in this transaction; what is sent back is :class:`Written`."""
+    """Requests to write in this transaction; what is sent back is :class:`Written`.
+
+    ``kept``: they write back what a release has kept. What is written of it is noted in the rows of the release too.
+    """
 
     requests: Sequence[WriteRequest]
+    kept: KeptRows | None = None
 
 
 class Note(NamedTuple):

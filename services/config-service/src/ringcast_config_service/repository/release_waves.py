@@ -8,14 +8,15 @@ those behind it.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import msgspec
-from ringcast_wire import ReleaseState, Rollout
+from ringcast_wire import KeyCertificate, ReleaseState, Rollout
 
 from ringcast_config_service.repository.base import SERVICE, Authorship
 from ringcast_config_service.repository.packing import unpack_metadata
+from ringcast_config_service.repository.release_proofs import still_holds, store_proof, with_proof
 from ringcast_config_service.repository.release_records import UNDO, WAVE, Release, StagedFound
 from ringcast_config_service.repository.release_steps import cut_reason, finish
 from ringcast_config_service.repository.release_transactions import (
@@ -110,8 +111,13 @@ def stop(sql: ReleaseStatements, store: str, number: int, by: Authorship) -> Tra
     return (yield from begin(sql, release, ReleaseState.STOPPED, "", 0, by, "StopRelease"))
 
 
-def pass_gate(sql: ReleaseStatements, store: str, number: int, wave: int) -> Transaction[Release]:
-    """Lets the next wave begin, or ends the release; nothing if it is not at the gate of this wave any more."""
+def pass_gate(
+    sql: ReleaseStatements, store: str, number: int, wave: int, proven: Sequence[KeyCertificate], instance: str
+) -> Transaction[Release]:
+    """Lets the next wave begin, or ends the release; nothing if it is not at the gate of this wave any more.
+
+    The last wave is the whole release: then ``proven`` is stored with it, as long as it holds for its keys.
+    """
     _, release = yield from locked(sql, store, number)
     rollout = release.rollout
     if rollout is None or not release.at_gate or rollout.wave != wave:
@@ -120,7 +126,9 @@ def pass_gate(sql: ReleaseStatements, store: str, number: int, wave: int) -> Tra
     passed = msgspec.structs.replace(rollout, at_gate=False, waits_for="")
     if wave == len(rollout.waves):
         done = yield from finish(sql, replace(release, rollout=passed), ReleaseState.PUBLISHED)
-        return done.release
+        if proven and (yield from still_holds(sql, done.release, proven)):
+            yield from store_proof(sql, done.release, proven, instance)
+        return (yield from with_proof(sql, done.release))
     release = replace(release, reached=0, rollout=msgspec.structs.replace(passed, wave=wave + 1))
     yield Ask(sql.set_release, release.changes())
     return release

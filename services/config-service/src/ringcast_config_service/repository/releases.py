@@ -40,7 +40,7 @@ from ringcast_config_service.repository.packing import pack_metadata, unpack_met
 from ringcast_config_service.repository.release_approvals import HOST, check_approved, digest_after, with_approvals
 from ringcast_config_service.repository.release_checks import check_shares, check_values
 from ringcast_config_service.repository.release_draw import Canary, draw, wave_ends
-from ringcast_config_service.repository.release_duplicates import check_duplicates
+from ringcast_config_service.repository.release_duplicates import Compared, check_duplicates, is_still_unique
 from ringcast_config_service.repository.release_pins import check_room, with_pin
 from ringcast_config_service.repository.release_proofs import with_proof
 from ringcast_config_service.repository.release_records import (
@@ -207,10 +207,10 @@ def _columns(release: Release, before: int, rows: Iterable[StagedRow]) -> Iterab
 # ---- what a caller changes
 
 
-def check_publishable(sql: ReleaseStatements, store: str, number: int, staged_ms: int) -> Transaction[None]:
+def check_publishable(sql: ReleaseStatements, store: str, number: int, staged_ms: int) -> Transaction[Compared]:
     """Looks at all rows of a staged release, in a snapshot: no lock is held for as long as that takes.
 
-    ``staged_ms``: how long it may have been staged.
+    ``staged_ms``: how long it may have been staged. Returns what its ids were compared with, for :func:`publish`.
 
     Raises:
         ConditionFailedError: a row was written since it was staged, or breaks a schema that is newer, or has an id that
@@ -220,7 +220,7 @@ def check_publishable(sql: ReleaseStatements, store: str, number: int, staged_ms
     record = yield from check_store(sql, store)
     release = to_only_release((yield Ask(sql.get_release, (store, number))), store, number)
     if release.state in _BUSY:
-        return
+        return Compared()
     if release.state is not ReleaseState.STAGED:  # it could be when it is published, and nobody had looked at its rows
         raise wrong_state(release, "published")
     if (yield Ask(sql.is_staged_long, (store, number, staged_ms))):
@@ -231,7 +231,7 @@ def check_publishable(sql: ReleaseStatements, store: str, number: int, staged_ms
     if conflicts := (yield Ask(sql.release_conflicts, (store, number, NAMED_CONFLICTS))):
         raise _conflict(release, conflicts)
     yield from check_values(sql, release)
-    yield from check_duplicates(sql, release, record.policy)
+    return (yield from check_duplicates(sql, release, record.policy))
 
 
 def publish(
@@ -244,8 +244,11 @@ def publish(
     gate: ReleaseGate,
     canary: Canary,
     allowed: bool,
-) -> Transaction[Release]:
+    compared: Compared,
+) -> Transaction[Release | None]:
     """Lets a staged release be published; one that is being published, or was, stays as it is.
+
+    ``None``: its ids have to be compared again, since another one has begun after they were, or a policy was set.
 
     A row that is written from :func:`check_publishable` on is skipped when its turn comes. ``partitions``: those that
     it writes to, for ``waves``. ``canary``: the first of these. ``allowed``: the external check has allowed it.
@@ -272,6 +275,8 @@ def publish(
     if canary.label and not canary.partitions:
         raise UnavailableError(f"{release.place} can't be published: it was not staged a moment ago, try again")
     yield from check_shares(sql, release, policy, "published")
+    if not (yield from is_still_unique(sql, release, policy, compared)):
+        return None
     if not waves:
         return (yield from begin(sql, release, ReleaseState.PUBLISHING, PUBLISH, 0, by, "PublishRelease"))
     rollout, drawn = draw(number, partitions, waves, gate, canary)

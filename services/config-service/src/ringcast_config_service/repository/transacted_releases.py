@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import TypeVar
 
 from ringcast_wire import DEFAULT_GATE, KeyCertificate, ReleaseGate
@@ -66,11 +67,13 @@ class TransactedReleases(ABC):
         *,
         allowed: bool = False,
     ) -> Release:
-        await self._read(lambda: releases.check_publishable(self._sql, store, number, staged_ms))
-        partitions = await self._read(lambda: release_waves.partitions(self._sql, store, number)) if waves else []
-        return await self._call(
-            lambda: releases.publish(self._sql, store, number, by, waves, partitions, gate, canary, allowed)
-        )
+        while True:
+            compared = await self._read(lambda: releases.check_publishable(self._sql, store, number, staged_ms))
+            partitions = await self._read(lambda: release_waves.partitions(self._sql, store, number)) if waves else []
+            words = by, waves, partitions, gate, canary, allowed, compared
+            release = await self._call(partial(releases.publish, self._sql, store, number, *words))
+            if release is not None:
+                return release
 
     async def key_partitions(self, store: str, number: int) -> dict[str, set[int]]:
         return await self._read(lambda: release_waves.key_partitions(self._sql, store, number))
@@ -102,8 +105,11 @@ class TransactedReleases(ABC):
     async def fail_gate(self, store: str, number: int, wave: int, why: str) -> Release:
         return await self._write(lambda: release_waves.fail_gate(self._sql, store, number, wave, why))
 
-    async def pass_gate(self, store: str, number: int, wave: int) -> Release:
-        return await self._write(lambda: release_waves.pass_gate(self._sql, store, number, wave))
+    async def pass_gate(
+        self, store: str, number: int, wave: int, proven: Sequence[KeyCertificate] = (), instance: str = ""
+    ) -> Release:
+        words = store, number, wave, proven, instance
+        return await self._write(lambda: release_waves.pass_gate(self._sql, *words))
 
     async def undo(self, store: str, number: int, by: Authorship) -> Release:
         return await self._call(lambda: releases.undo(self._sql, store, number, by))

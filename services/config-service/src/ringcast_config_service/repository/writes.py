@@ -35,6 +35,7 @@ from ringcast_config_service.repository.base import (
     Authorship,
     Bundle,
     IdempotencyMark,
+    KeptRows,
     RowWrite,
     WriteOutcome,
     WriteRequest,
@@ -354,13 +355,6 @@ class _Planner:
     def _head(self, ref: PartitionRef) -> Head:
         return self.plan.heads.get(ref) or self._state.heads.get(ref) or Head()
 
-    def _live_size(self, ref: RowRef) -> int | None:
-        """Bytes of the row as it is now, ``None`` if there is no live one."""
-        planned = self.plan.rows.get(ref)
-        if planned is not None:
-            return None if planned.value is None else planned.size
-        return self._state.live.get(ref)
-
     def _is_same(self, ref: RowRef, row: RowWrite) -> bool:
         """Whether a row that is there holds what is to be written."""
         planned = self.plan.rows.get(ref)
@@ -373,25 +367,18 @@ class _Planner:
             and unpack_metadata(content.metadata) == (row.metadata or None)
         )
 
-    def _found_version(self, ref: RowRef) -> int:
-        """The version of the live row, 0 if there is none, and that of a tombstone below 0."""
-        if (planned := self.plan.rows.get(ref)) is not None:
-            return -planned.version if planned.value is None else planned.version
-        version = self._state.versions.get(ref, 0)
-        return version if ref in self._state.live else -version
-
-    def _holds(self, ref: RowRef, wanted: int) -> bool:
-        found = self._found_version(ref)
-        return found == wanted or (wanted == 0 and found < 0) or (wanted < 0 and found == 0)
-
     def _row(self, ref: RowRef, row: RowWrite, tallies: dict[int, Tally], request: WriteRequest) -> PlannedRow | None:
         """The next revision of a row, or ``None`` where nothing is to be written."""
-        before = self._live_size(ref)
-        if row.condition is not None and not self._holds(ref, row.condition):
+        planned = self.plan.rows.get(ref)
+        if planned is None:
+            before, prev = self._state.live.get(ref), self._state.versions.get(ref, 0)
+        else:
+            before, prev = None if planned.value is None else planned.size, planned.version
+        live = 0 if before is None else prev
+        if row.condition is not None and not _holds(row.condition, live, prev):
             if request.skip_conflicts:
                 return None
-            found = max(0, self._found_version(ref))
-            raise condition_failed(f"{ref.key.store}/{ref.key.name}", ref.row_id, row.condition, found)
+            raise condition_failed(f"{ref.key.store}/{ref.key.name}", ref.row_id, row.condition, live)
         if before is None:
             if row.value is None:
                 return None
@@ -404,8 +391,6 @@ class _Planner:
         tally.revision += 1
         tally.rows += (row.value is not None) - (before is not None)
         tally.bytes += after - (before or 0)
-        planned = self.plan.rows.get(ref)
-        prev = self._state.versions.get(ref, 0) if planned is None else planned.version
         metadata = row.metadata or None
         version, by = tally.revision, request.by
         return PlannedRow(ref.key, row.partition, row.row_id, row.value, version, metadata, after, prev, by)
@@ -443,6 +428,19 @@ class _Planner:
                     field=name,
                 )
         self.plan.grown[store] = Amount(rows, size)
+
+
+def _holds(condition: int, live: int, stored: int) -> bool:
+    """Whether a row is as :class:`RowWrite` says. ``live``: its version, 0 for none; ``stored``: a tombstone's too."""
+    return live == condition if condition >= 0 else not live and stored in (0, -condition)
+
+
+def written_back(plan: Plan, kept: KeptRows) -> list[tuple[int, PlannedRow]]:
+    """What is written of rows that a release has kept, with the place of each."""
+    outcomes = zip(kept.places, plan.outcomes, strict=True)
+    done = [(places, outcome.versions) for places, outcome in outcomes if isinstance(outcome, WriteOutcome)]
+    written = [place for places, versions in done for place, version in zip(places, versions, strict=True) if version]
+    return list(zip(written, plan.history, strict=True))
 
 
 def events_of(

@@ -37,6 +37,7 @@ _SQL: Final = ReleaseStatements(
     set_release_pin=Sql.SET_RELEASE_PIN,
     first_removed_release=Sql.FIRST_REMOVED_RELEASE,
     count_open_releases=Sql.COUNT_OPEN_RELEASES,
+    begun_releases=Sql.BEGUN_RELEASES,
     insert_release=Sql.INSERT_RELEASE,
     find_stage=Sql.FIND_STAGE,
     get_release=Sql.GET_RELEASE,
@@ -63,6 +64,7 @@ _SQL: Final = ReleaseStatements(
     release_byte_shares=Sql.RELEASE_BYTE_SHARES,
     release_partition_shares=Sql.RELEASE_PARTITION_SHARES,
     added_ids=Sql.ADDED_IDS,
+    waiting_ids=Sql.WAITING_IDS,
     deleted_ids=Sql.DELETED_IDS,
     ids_there=Sql.IDS_THERE,
     set_release_key=Sql.SET_RELEASE_KEY,
@@ -80,7 +82,6 @@ _SQL: Final = ReleaseStatements(
     clear_release_partitions=Sql.CLEAR_RELEASE_PARTITIONS,
     insert_release_partitions=Sql.INSERT_RELEASE_PARTITIONS,
     set_published=Sql.SET_PUBLISHED,
-    set_undone=Sql.SET_UNDONE,
     remove_release_rows=Sql.REMOVE_RELEASE_ROWS,
     release_page=Sql.RELEASE_PAGE,
     insert_approval=Sql.INSERT_APPROVAL,
@@ -136,8 +137,8 @@ class PostgresReleases(TransactedReleases):
                 elif isinstance(asked, Write):
                     # Nothing is remembered of keys: a release is looked at much later than it was staged.
                     fresh, now_ms = self._watch.fresh(db, asked.requests), int(time.time() * 1000)
-                    copies = self._sessions.is_postgres
-                    answer, _ = await writing.write(fresh, asked.requests, now_ms, {}, copies=copies)
+                    how: dict[str, Any] = {"copies": self._sessions.is_postgres, "kept": asked.kept}
+                    answer, _ = await writing.write(fresh, asked.requests, now_ms, {}, **how)
                 else:
                     await add_facts(db, asked.facts)
         except StopIteration as end:

@@ -12,11 +12,13 @@ import asyncpg
 from ringcast_wire import RingcastError, UnavailableError
 
 from ringcast_config_service.repository import budgets, mapping, touched, writes
-from ringcast_config_service.repository.base import OutboxRecord, WriteRequest, Written
+from ringcast_config_service.repository.base import KeptRows, OutboxRecord, WriteRequest, Written
 from ringcast_config_service.repository.postgres import copying, new_rows
 from ringcast_config_service.repository.postgres.audit import fact_columns
 from ringcast_config_service.repository.postgres.new_row_predictor import LEAST_ROWS
 from ringcast_config_service.repository.postgres.session import Connection, LostRaceError
+from ringcast_config_service.repository.postgres.settling import settle, store_caps
+from ringcast_config_service.repository.postgres.write_back import read_kept, write_back
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
 from ringcast_config_service.repository.value_checks import EnforcedSchema, to_value_schema
 
@@ -45,25 +47,37 @@ KeyIds = dict[writes.KeyRef, KnownKey]
 
 
 async def write(
-    db: Connection, requests: Sequence[WriteRequest], now_ms: int, known: KeyIds, *, copies: bool
+    db: Connection,
+    requests: Sequence[WriteRequest],
+    now_ms: int,
+    known: KeyIds,
+    *,
+    copies: bool,
+    kept: KeptRows | None = None,
 ) -> tuple[Written, bool]:
-    """What became of the requests, and whether all was written and none of the rows stored before."""
+    """What became of the requests, and whether all was written and none of the rows stored before.
+
+    ``kept``: where their rows are in the database.
+    """
     state = await _locate(db, requests, known)
-    await _read_heads_and_rows(db, requests, state, known)
+    await _read_heads_and_rows(db, requests, state, known, kept)
     await _read_schemas(db, requests, state)
     await _read_marks(db, requests, state)
-    settled = await _settle(db, requests, state, now_ms)
+    settled = await settle(db, requests, state, now_ms)
     plan = settled.plan
     key_ids = await _create_keys(db, plan, state)
-    await _store_caps(db, settled, key_ids)
+    await store_caps(db, settled, key_ids)
     ids: Sequence[Sequence[Any]] = ()
-    many = copies and len(plan.history) >= LEAST_ROWS
-    at_once = not many and plan.heads.keys() <= state.heads.keys()
+    many = kept is None and copies and len(plan.history) >= LEAST_ROWS
+    at_once = kept is None and not many and plan.heads.keys() <= state.heads.keys()
     if plan.rows and not at_once:
         await _store_heads(db, plan, key_ids, state)
     if many:
         await _store_many(db, plan, key_ids, state)
         ids = await _store_events(db, plan)
+    elif kept is not None:
+        await write_back(db, plan, kept, key_ids)
+        ids = await _store_events(db, plan) if plan.rows else ()
     elif plan.rows:
         history = columns([(*mapping.from_row(row, key_ids), row.prev) for row in plan.history])
         authors = _authors(plan.history)
@@ -89,7 +103,7 @@ async def write_new(db: Connection, requests: Sequence[WriteRequest], now_ms: in
     plan, new = await _plan_new(db, requests, state, now_ms)
     settled = await _settle_new(db, plan, state)
     key_ids = await _create_keys(db, plan, state)
-    await _store_caps(db, settled, key_ids)
+    await store_caps(db, settled, key_ids)
     await _store_heads(db, plan, key_ids, state)
     try:
         if new:
@@ -124,34 +138,6 @@ async def _plan_new(
     return plan, []
 
 
-async def _settle(
-    db: Connection, requests: Sequence[WriteRequest], state: writes.CurrentState, now_ms: int
-) -> budgets.Settled:
-    """The plan within the limits of the stores.
-
-    Raises:
-        LostRaceError: another transaction has locked what the store may still take back.
-    """
-    steps = budgets.plan_within(requests, state, now_ms)
-    try:
-        look = next(steps)
-        while True:
-            look = steps.send(await _look(db, look))
-    except StopIteration as end:
-        settled: budgets.Settled = end.value
-    if settled.busy:
-        raise LostRaceError([])
-    return settled
-
-
-async def _look(db: Connection, look: budgets.Look) -> budgets.Budget | budgets.StoreUse | None:
-    if look.take_back:
-        await db.execute(Sql.TAKE_BACK, look.store)
-        return budgets.StoreUse(*await db.fetchrow(Sql.STORE_USE, look.store))
-    found = await db.fetchrow(Sql.LOCK_BUDGET, look.store)
-    return budgets.Budget(*found) if found else None
-
-
 async def _settle_new(db: Connection, plan: writes.Plan, state: writes.CurrentState) -> budgets.Settled:
     """The same for rows that are all new, and a plan that is made.
 
@@ -167,15 +153,6 @@ async def _settle_new(db: Connection, plan: writes.Plan, state: writes.CurrentSt
         settled.caps.update(made[0])
         settled.free[store] = made[1]
     return settled
-
-
-async def _store_caps(db: Connection, settled: budgets.Settled, key_ids: dict[writes.KeyRef, int]) -> None:
-    """What partitions may grow to, and what is free of the limits of their stores."""
-    if settled.caps:
-        caps = [(key_ids[ref.key], ref.partition, *found) for ref, found in settled.caps.items()]
-        await db.execute(Sql.SET_CAPS, *columns(caps))
-    for store, free in settled.free.items():
-        await db.execute(Sql.SET_FREE, store, *free)
 
 
 def _written(plan: writes.Plan, ids: Iterable[Sequence[Any]]) -> Written:
@@ -399,9 +376,17 @@ async def _read_schemas(db: Connection, requests: Sequence[WriteRequest], state:
 
 
 async def _read_heads_and_rows(
-    db: Connection, requests: Sequence[WriteRequest], state: writes.CurrentState, known: KeyIds
+    db: Connection,
+    requests: Sequence[WriteRequest],
+    state: writes.CurrentState,
+    known: KeyIds,
+    kept: KeptRows | None,
 ) -> None:
     """Adds the heads and rows that the requests touch."""
+    if kept is not None:
+        await _read_heads(db, requests, state, known)
+        await read_kept(db, kept, state)
+        return
     if any(request.skip_unchanged for request in requests):
         await _read_heads(db, requests, state, known)
         await _read_rows(db, requests, state)

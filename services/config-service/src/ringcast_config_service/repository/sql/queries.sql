@@ -488,9 +488,12 @@ WHERE written_at_ms >= $1 AND written_at_ms < $2
     AND {key_id_beside_time} IN (SELECT k.key_id FROM config_keys k WHERE k.store = $3)
 
 -- OWN_RETENTIONS --
--- Every store, with its policies, whether its history has a horizon of its own, and whether its tombstones are left out
--- of the pass for all others.
-SELECT s.name, s.policy, h.duty IS NOT NULL, t.duty IS NOT NULL
+-- Every store, with its policies, whether its history has a horizon of its own, whether its tombstones are left out
+-- of the pass for all others, and when its pinned release was staged.
+SELECT s.name, s.policy, h.duty IS NOT NULL, t.duty IS NOT NULL, (
+    SELECT r.staged_at_ms FROM release_numbers n JOIN releases r ON r.store = n.store AND r.number = n.pinned
+    WHERE n.store = s.name
+)
 FROM stores s LEFT JOIN maintenance h ON h.duty = 'history-horizon/' || s.name
 LEFT JOIN maintenance t ON t.duty = 'tombstones/' || s.name ORDER BY s.name
 

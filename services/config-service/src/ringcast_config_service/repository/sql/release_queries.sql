@@ -39,6 +39,7 @@ ON CONFLICT (store) DO UPDATE SET last = release_numbers.last + 1 RETURNING last
 
 -- LOCK_RELEASE_PIN --
 -- The release of the store $1 that is pinned. It stays so, and none is added or expires, before the transaction ends.
+-- Where policies want unique ids none begins to be published before that either.
 SELECT pinned FROM release_numbers WHERE store = $1 {for_update}
 
 -- GET_RELEASE_PIN --
@@ -57,6 +58,11 @@ WHERE store = $1 AND number >= $2 AND state IN ('published', 'stopped', 'undone'
 -- COUNT_OPEN_RELEASES --
 -- How many releases of the store $1 are neither done nor dropped.
 SELECT count(*) FROM releases WHERE store = $1 AND state IN ('staging', 'staged', 'publishing', 'undoing')
+
+-- BEGUN_RELEASES --
+-- The releases of the store $1 but for $2 that have begun to be published, and what has become of each.
+SELECT number, state FROM releases
+WHERE store = $1 AND number <> $2 AND state NOT IN ('staging', 'staged', 'dropped', 'expired')
 
 -- INSERT_RELEASE --
 -- Creates the release $2 of the store $1 with the stage id $3; $4 stages it, because of $5.
@@ -308,6 +314,13 @@ ORDER BY d.config_key, d.partition LIMIT 1
 -- Up to $5 rows that the release $2 of the store $1 adds to the key $3, behind the row $4, in the order of their ids.
 SELECT row_id FROM release_rows
 WHERE store = $1 AND number = $2 AND config_key = $3 AND row_id > $4 AND base = 0 AND value IS NOT NULL
+ORDER BY row_id LIMIT $5
+
+-- WAITING_IDS --
+-- The same of those that it is still to add.
+SELECT row_id FROM release_rows
+WHERE store = $1 AND number = $2 AND config_key = $3 AND row_id > $4 AND base = 0 AND value IS NOT NULL
+    AND outcome = 'waiting'
 ORDER BY row_id LIMIT $5
 
 -- DELETED_IDS --

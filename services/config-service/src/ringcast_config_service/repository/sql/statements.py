@@ -41,6 +41,7 @@ PATHS: Final = {
         "sql/value_schema_queries.sql",
         f"{database}/queries.sql",
         f"{database}/audit_queries.sql",
+        f"{database}/release_queries.sql",
     )
     for database in ("postgres", "sqlite")
 }

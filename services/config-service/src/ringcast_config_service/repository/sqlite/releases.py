@@ -35,6 +35,7 @@ _SQL: Final = ReleaseStatements(
     set_release_pin=Sql.SET_RELEASE_PIN,
     first_removed_release=Sql.FIRST_REMOVED_RELEASE,
     count_open_releases=Sql.COUNT_OPEN_RELEASES,
+    begun_releases=Sql.BEGUN_RELEASES,
     insert_release=Sql.INSERT_RELEASE,
     find_stage=Sql.FIND_STAGE,
     get_release=Sql.GET_RELEASE,
@@ -61,6 +62,7 @@ _SQL: Final = ReleaseStatements(
     release_byte_shares=Sql.RELEASE_BYTE_SHARES,
     release_partition_shares=Sql.RELEASE_PARTITION_SHARES,
     added_ids=Sql.ADDED_IDS,
+    waiting_ids=Sql.WAITING_IDS,
     deleted_ids=Sql.DELETED_IDS,
     ids_there=Sql.IDS_THERE,
     set_release_key=Sql.SET_RELEASE_KEY,
@@ -78,7 +80,6 @@ _SQL: Final = ReleaseStatements(
     clear_release_partitions=Sql.CLEAR_RELEASE_PARTITIONS,
     insert_release_partitions=Sql.INSERT_RELEASE_PARTITION,
     set_published=Sql.SET_PUBLISHED,
-    set_undone=Sql.SET_UNDONE,
     remove_release_rows=Sql.REMOVE_RELEASE_ROWS,
     release_page=Sql.RELEASE_PAGE,
     insert_approval=Sql.INSERT_APPROVAL,
@@ -127,7 +128,7 @@ def _run(db: sqlite3.Connection, transaction: Transaction[T]) -> T:
                 except sqlite3.IntegrityError:
                     raise asked.twice from None
             elif isinstance(asked, Write):
-                answer = write(db, asked.requests, int(time.time() * 1000))
+                answer = write(db, asked.requests, int(time.time() * 1000), asked.kept)
             else:
                 add_facts(db, asked.facts)
     except StopIteration as end:

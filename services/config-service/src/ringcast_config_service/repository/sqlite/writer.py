@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from ringcast_config_service.repository import budgets, mapping, packing, touched, writes
-from ringcast_config_service.repository.base import OutboxRecord, WriteRequest, Written
+from ringcast_config_service.repository.base import KeptRows, OutboxRecord, WriteRequest, Written
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 from ringcast_config_service.repository.sqlite.audit import add_facts
 from ringcast_config_service.repository.sqlite.session import Sessions
@@ -28,9 +28,11 @@ class SqliteWriter:
         return 1  # a file has one writer
 
 
-def write(db: sqlite3.Connection, requests: Sequence[WriteRequest], now_ms: int) -> Written:
-    """What became of the requests, within a transaction."""
-    state = _read_state(db, requests)
+def write(
+    db: sqlite3.Connection, requests: Sequence[WriteRequest], now_ms: int, kept: KeptRows | None = None
+) -> Written:
+    """What became of the requests, within a transaction. ``kept``: where their rows are in the database."""
+    state = _read_state(db, requests, kept)
     settled = _settle(db, requests, state, now_ms)
     plan = settled.plan
     stamp_ms = int(time.time() * 1000)
@@ -46,6 +48,16 @@ def write(db: sqlite3.Connection, requests: Sequence[WriteRequest], now_ms: int)
     db.executemany(Sql.SET_FREE, ((store, *free) for store, free in settled.free.items()))
     db.executemany(Sql.INSERT_MARK, ((*ref, *found, stamp_ms) for ref, found in plan.recorded.items()))
     db.executemany(Sql.UPSERT_HEAD, ((key_ids[ref.key], ref.partition, *head) for ref, head in plan.heads.items()))
+    if kept is not None:
+        _write_back(db, plan, kept, key_ids, stamp_ms)
+    else:
+        _store_rows(db, plan, key_ids, stamp_ms)
+    add_facts(db, plan.audit)
+    events = [OutboxRecord(_inserted(db, Sql.INSERT_OUTBOX, (*event, stamp_ms)), *event) for event in plan.events]
+    return Written(plan.outcomes, events)
+
+
+def _store_rows(db: sqlite3.Connection, plan: writes.Plan, key_ids: dict[writes.KeyRef, int], stamp_ms: int) -> None:
     rows = plan.rows.values()
     db.executemany(Sql.UPSERT_ROW, ((*mapping.from_row(row, key_ids), row.size, stamp_ms) for row in rows))
     db.executemany(
@@ -55,9 +67,22 @@ def write(db: sqlite3.Connection, requests: Sequence[WriteRequest], now_ms: int)
             for row in plan.history
         ),
     )
-    add_facts(db, plan.audit)
-    events = [OutboxRecord(_inserted(db, Sql.INSERT_OUTBOX, (*event, stamp_ms)), *event) for event in plan.events]
-    return Written(plan.outcomes, events)
+
+
+def _write_back(
+    db: sqlite3.Connection, plan: writes.Plan, kept: KeptRows, key_ids: dict[writes.KeyRef, int], stamp_ms: int
+) -> None:
+    """The same of rows that a release has kept: their values stay in the database."""
+    back = writes.written_back(plan, kept)
+    db.executemany(Sql.SET_UNDONE, [(kept.store, kept.number, place, row.version) for place, row in back])
+    db.execute(Sql.SET_KEPT, kept.span)
+    written = 0
+    for key in {row.key for _, row in back}:
+        words = *kept.span, key.name, key_ids[key]
+        by = mapping.from_authorship(back[0][1].by)
+        written += db.execute(Sql.WRITE_BACK_HISTORY, (*words, *by, stamp_ms)).rowcount
+        db.execute(Sql.WRITE_BACK_ROWS, (*words, stamp_ms))
+    assert written == len(back), f"{written} rows were written back, not {len(back)}"
 
 
 def fill_heads(db: sqlite3.Connection, key_id: int, partition_count: int, caps: writes.Caps) -> None:
@@ -94,7 +119,7 @@ def _inserted(db: sqlite3.Connection, statement: str, params: tuple[object, ...]
     return number
 
 
-def _read_state(db: sqlite3.Connection, requests: Sequence[WriteRequest]) -> writes.CurrentState:
+def _read_state(db: sqlite3.Connection, requests: Sequence[WriteRequest], kept: KeptRows | None) -> writes.CurrentState:
     state = writes.CurrentState()
     for key in {writes.KeyRef(request.store.name, request.key) for request in requests}:
         found = db.execute(Sql.LOCATE, key).fetchone()
@@ -126,6 +151,19 @@ def _read_state(db: sqlite3.Connection, requests: Sequence[WriteRequest]) -> wri
     for key in touched.unchecked_keys(requests, state):
         version, *schema = db.execute(Sql.SCHEMA_TEXT, (state.schema_ids[key],)).fetchone()
         state.schemas[key] = EnforcedSchema(f"{key.store}/{key.name}", version, to_value_schema(*schema))
+    if kept is None:
+        _read_rows(db, requests, state)
+    else:
+        _read_kept(db, kept, state)
+    for mark in touched.touched_marks(requests):
+        found = db.execute(Sql.READ_MARK, mark).fetchone()
+        if found:
+            state.recorded[mark] = writes.Recorded(*found)
+    return state
+
+
+def _read_rows(db: sqlite3.Connection, requests: Sequence[WriteRequest], state: writes.CurrentState) -> None:
+    """Adds the rows that the requests touch."""
     statement = Sql.STORED_CONTENTS if any(request.skip_unchanged for request in requests) else Sql.STORED_SIZES
     for place, ids in touched.touched_rows(requests).items():
         if (key_id := state.keys.get(place.key)) is not None:
@@ -137,8 +175,13 @@ def _read_state(db: sqlite3.Connection, requests: Sequence[WriteRequest]) -> wri
                     state.live[row] = size
                     if content:
                         state.contents[row] = writes.Content(*content)
-    for mark in touched.touched_marks(requests):
-        found = db.execute(Sql.READ_MARK, mark).fetchone()
-        if found:
-            state.recorded[mark] = writes.Recorded(*found)
-    return state
+
+
+def _read_kept(db: sqlite3.Connection, kept: KeptRows, state: writes.CurrentState) -> None:
+    """The same of rows that a release has kept."""
+    for key, key_id in state.keys.items():
+        for row_id, deleted, version, size in db.execute(Sql.KEPT_SIZES, (*kept.span, key.name, key_id)):
+            row = writes.RowRef(key, row_id)
+            state.versions[row] = version
+            if not deleted:
+                state.live[row] = size

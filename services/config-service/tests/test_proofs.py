@@ -1,0 +1,84 @@
+"""How many proofs an instance makes at once: calls for one release share a try, and there are only so many tries."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from ringcast_config_service import proofs as proofs_module
+from ringcast_config_service.proofs import Proof, Proofs
+from ringcast_testkit import until
+from ringcast_wire import LimitExceededError, names
+from ringcast_wire.grpc import pb
+
+CALLS = 20
+
+
+class Bench:
+    """A store with published releases, each of a key of its own, and the questions that its workers would get."""
+
+    def __init__(self, service: Any, store: str) -> None:
+        self._service, self._store = service, store
+        self._questions: dict[str, Any] = {}
+        self.proofs: Proofs = service.app.core.proofs
+
+    async def release(self, key: str) -> int:
+        stub, nc = self._service.stub, self._service.nc
+        row = pb.KeyedWrite(key=key, row=pb.RowWrite(row_id="row", value="v", if_absent=True))
+        staged = await stub.StageRelease(
+            pb.StageReleaseRequest(store=self._store, stage_id=key, rows=[row], complete=True)
+        )
+        await stub.PublishRelease(pb.PublishReleaseRequest(store=self._store, number=staged.number))
+
+        async def is_published() -> bool:
+            found = await stub.GetRelease(pb.GetReleaseRequest(store=self._store, number=staged.number))
+            return bool(found.state == pb.RELEASE_STATE_PUBLISHED)
+
+        await until(is_published)
+        self._questions[key] = await nc.subscribe(names.report_subject(self._store, key))
+        await nc.flush()
+        return int(staged.number)
+
+    def prove(self, number: int) -> asyncio.Task[Proof]:
+        return asyncio.create_task(self.proofs.prove(self._store, number))
+
+    async def questions(self, key: str) -> int:
+        """How many there were so far."""
+        await self._service.nc.flush()
+        count: int = self._questions[key].pending_msgs
+        return count
+
+
+@pytest.fixture
+async def bench(service: Any, store_name: str) -> Bench:
+    await service.create(store_name)
+    return Bench(service, store_name)
+
+
+async def test_calls_for_one_release_share_a_try_also_when_one_gives_up(bench: Bench) -> None:
+    number = await bench.release("k")
+    given_up, *others = [bench.prove(number) for _ in range(CALLS)]
+    await asyncio.sleep(0)  # each has begun
+    given_up.cancel()
+    found = await asyncio.gather(*others)
+    assert {proof.certificate for proof in found} == {None}
+    assert found[0].lacks[0].sentence == "no worker is registered and alive"
+    assert await bench.questions("k") == 1
+    assert (await bench.prove(number)).lacks == found[0].lacks
+    assert await bench.questions("k") == 2, "a later call gets no answer of before it"
+
+
+async def test_no_more_releases_than_may_be_are_proven_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proofs_module, "MAX_PROOFS", 2)
+    numbers = [await bench.release(f"k{number}") for number in range(3)]
+    tries = [bench.prove(number) for number in numbers[:2]]
+    await asyncio.sleep(0)  # both have begun
+    with pytest.raises(LimitExceededError, match="2 releases are being proven here: no more are at once") as refused:
+        await bench.prove(numbers[2])
+    assert refused.value.retry_after_s
+    joined = await bench.prove(numbers[0])
+    assert joined is await tries[0], "one that is under way is no more"
+    await tries[1]
+    assert (await bench.prove(numbers[2])).lacks
+    assert [await bench.questions(f"k{number}") for number in range(3)] == [1, 1, 1]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ringcast_testkit import WarmProgram
 
+from benchmarks.envelope.goals import missed_by
 from benchmarks.envelope.processes import ROOT, keep_bytecode
 from benchmarks.envelope.results import Results
 from benchmarks.envelope.run import Run, StoppedError, perform, stoppable
@@ -33,6 +34,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--only", metavar="NAME,…", help="measure only these scenarios")
     parser.add_argument("--quick", action="store_true", help="sizes that prove that it runs; the figures mean nothing")
+    parser.add_argument("--goals", action="store_true", help="exit with status 1 where a goal is missed too")
     parser.add_argument("--out", type=Path, default=ROOT / "build/bench", help="where to write (default: build/bench)")
     found = parser.parse_args(words)
     names = [scenario.name for scenario in SCENARIOS]
@@ -43,7 +45,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
 
 
 def main() -> int:
-    """Exit status 1 when a case failed, 130 when the run was stopped."""
+    """Exit status 1 when a case failed, or a goal was missed that counts; 130 when the run was stopped."""
     options = arguments(sys.argv[1:])
     chosen = [scenario for scenario in SCENARIOS if scenario.name in options.only]
     keep_bytecode()
@@ -68,7 +70,10 @@ def main() -> int:
     run.say(f"{len(results.cases)} cases in {time.monotonic() - began_s:.0f} s: {write_report(options.out)}")
     if stopped:
         return 130
-    return 1 if any(case.status == "failed" for case in results.cases) else 0
+    missed = list(missed_by(results.cases)) if options.goals else []
+    for verdict in missed:
+        run.say(f"missed: {verdict.goal.what} ({verdict.case}): {verdict.value:.3g} {verdict.unit}")
+    return 1 if missed or any(case.status == "failed" for case in results.cases) else 0
 
 
 if __name__ == "__main__":

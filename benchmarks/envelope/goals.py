@@ -134,3 +134,9 @@ GOALS = (
     Goal("a bad wave of 1 %, undone at the handlers", "undo", "sqlite, a bad", "undone at the handlers", 1),
     Goal("a bad wave of 1 %, undone at the handlers", "undo", "postgresql, a bad", "undone at the handlers", 1),
 )
+
+
+def missed_by(cases: Sequence[Case]) -> Iterator[Verdict]:
+    """The goals that the cases of a run have not reached."""
+    for goal in GOALS:
+        yield from (verdict for verdict in goal.judge(cases) if not verdict.reached)

@@ -15,11 +15,12 @@ import psutil
 import pytest
 
 from benchmarks.envelope.__main__ import arguments
-from benchmarks.envelope.goals import GOALS, Goal
+from benchmarks.envelope.goals import GOALS, Goal, missed_by
 from benchmarks.envelope.processes import ROOT
 from benchmarks.envelope.report import SECTIONS, write_report
 from benchmarks.envelope.results import Case, Figure, read
 from benchmarks.envelope.scenarios import SCENARIOS
+from benchmarks.envelope.system import DATABASES
 
 MAY_BE_SKIPPED = {"peers"}
 # Two a run: each start of the harness costs, and a test may take only so long on a machine that is busy.
@@ -96,6 +97,15 @@ def test_a_goal_that_was_missed_says_by_how_much_and_why() -> None:
     assert [fast.reached, short.reached] == [False, False]
     assert [fast.missed_by, short.missed_by] == [2, 5]
     assert all(goal.why for goal in GOALS if goal.scenario in ("latency", "peers"))
+
+
+def test_an_undo_that_takes_longer_than_five_seconds_misses_its_goal() -> None:
+    found = [
+        Case("undo", f"{database}, 100000 rows", figures={"undone at the handlers": Figure(seconds, "s")})
+        for database in DATABASES
+        for seconds in (4.9, 5.1)
+    ]
+    assert [verdict.value for verdict in missed_by(found)] == [5.1] * len(DATABASES)
 
 
 def test_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from ringcast_wire import ReleaseState
 
 from benchmarks.envelope.changes import create_store
 from benchmarks.envelope.loops import run_coroutine
-from benchmarks.envelope.processes import Child
+from benchmarks.envelope.processes import Child, CpuMeter
 from benchmarks.envelope.results import Figure
 from benchmarks.envelope.run import Run
 from benchmarks.envelope.system import DATABASES, System, running
@@ -55,7 +55,8 @@ def _measure(system: System, store: str, rows: int, bad_one_in: int = 0) -> dict
         workers = [stack.enter_context(_worker(system, store, number)) for number in range(_WORKERS)]
         for worker in workers:
             worker.wait_for("ready", _PATIENCE_S)
-        return run_coroutine(_undo(address, store, rows, workers, bad_one_in))
+        pids = {**system.pids(), "workers": [worker.process.pid for worker in workers]}
+        return run_coroutine(_undo(address, store, rows, workers, pids, bad_one_in))
 
 
 def _worker(system: System, store: str, number: int) -> Child:
@@ -69,7 +70,9 @@ async def _fill(address: str, store: str, rows: int) -> None:
             pass
 
 
-async def _undo(address: str, store: str, rows: int, workers: Sequence[Child], bad_one_in: int) -> dict[str, Figure]:
+async def _undo(
+    address: str, store: str, rows: int, workers: Sequence[Child], pids: dict[str, list[int]], bad_one_in: int
+) -> dict[str, Figure]:
     values = [BAD if bad_one_in and number % bad_one_in == 0 else NEW for number in range(rows)]
     async with ConfigServiceClient(address) as client:
         staged = await client.stage_release(
@@ -77,12 +80,14 @@ async def _undo(address: str, store: str, rows: int, workers: Sequence[Child], b
         )
         assert staged.release is not None
         number = staged.release.number
+        meter = CpuMeter(pids)
         began_s = failed_s = time.monotonic()
         await client.publish_release(store, number, waves=[1, 100] if bad_one_in else [])
         if not bad_one_in:
             await client.follow_release(store, number)
             published_s = time.monotonic()
             await _settled(workers, rows)
+            meter = CpuMeter(pids)
             began_s, published = time.monotonic(), Figure(published_s - began_s, "s")
             await client.undo_release(store, number)
         else:
@@ -100,11 +105,13 @@ async def _undo(address: str, store: str, rows: int, workers: Sequence[Child], b
                 f"{release.undone} of {release.published} rows are undone, and the release {release.state}"
             )
         last_s = await _settled(workers, 0)
+        cpu_s = meter.seconds()
     return {
         "publish to failed gate" if bad_one_in else "publish": published,
         "rows undone": Figure(release.undone, "rows"),
         "undone in the record": Figure(undone_s - began_s, "s"),
         "undone at the handlers": Figure(last_s - began_s, "s"),
+        **{f"cpu, {name}": Figure(used, "s") for name, used in cpu_s.items()},
     }
 
 

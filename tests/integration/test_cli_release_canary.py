@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 from ringcast import Change, Mode, PoisonPolicy, Worker
 from ringcast._worker import reports
@@ -18,7 +17,7 @@ from ringcast_wire import ReleaseGate, ReleaseState, Strategy, UnavailableError
 from ringcast_wire.reports import ReportRequest, WorkerReport, encode_report
 
 from tests.integration.cli_process import Cli, Result, Servers
-from tests.integration.worker_bench import Bench, worker_bench
+from tests.integration.worker_bench import Bench, report_before, worker_bench
 
 PARTITIONS = 32
 ROWS = 40
@@ -84,10 +83,9 @@ def _as_older_builds_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker without labels answers as one of a build that knows of none."""
 
     def encode(report: WorkerReport | ReportRequest) -> bytes:
-        body = encode_report(report)
         if isinstance(report, WorkerReport) and not report.labels:
-            return msgspec.msgpack.encode(msgspec.msgpack.decode(body)[:-2])  # nor dry waves
-        return body
+            return report_before("labels", report)
+        return encode_report(report)
 
     monkeypatch.setattr(reports, "encode_report", encode)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import msgspec
 import nats
 import pytest
 from ringcast import Change, Worker
@@ -30,7 +29,7 @@ from ringcast_wire.reports import (
 )
 
 from tests.integration.cli_process import Cli, Result, Servers
-from tests.integration.worker_bench import Bench, worker_bench
+from tests.integration.worker_bench import Bench, report_before, worker_bench
 
 PARTITIONS = 32
 ROWS = 40
@@ -198,8 +197,7 @@ async def test_workers_that_cannot_judge_refuse_the_release(
     assert said.err == f"{place}the application of worker {bench.store}-a has no validate\n"
 
     def encode(report: WorkerReport | ReportRequest) -> bytes:
-        body = encode_report(report)
-        return msgspec.msgpack.encode(msgspec.msgpack.decode(body)[:-1]) if isinstance(report, WorkerReport) else body
+        return report_before("dry_wave", report) if isinstance(report, WorkerReport) else encode_report(report)
 
     monkeypatch.setattr(reports, "encode_report", encode)
     said = await _run(bench, "publish", bench.store, 1, *WORDS, code=1)

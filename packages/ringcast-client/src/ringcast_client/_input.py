@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from ringcast_wire import InvalidInputError, check_idempotency_key, check_reason, limits, names, shown
-from ringcast_wire.grpc import TLS_PREFIX
+from ringcast_wire.addresses import is_service_address
 
-_ADDRESS: Final = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})", re.ASCII)
 _MAX_JOB_ID_BYTES: Final = 100
 """The number of the batch has to fit behind it."""
 _REFUSED: Final = re.compile(r"Connection refused|Name or service not known|No route to host|timed out", re.IGNORECASE)
@@ -21,8 +20,7 @@ def check_address(address: str) -> str:
     Raises:
         InvalidInputError: it is not.
     """
-    match = _ADDRESS.fullmatch(address.removeprefix(TLS_PREFIX))
-    if match is None or not 1 <= int(match[1]) <= 65535:
+    if not is_service_address(address):
         raise InvalidInputError(
             f"service {shown(address)} is not an address: host:port is expected, with a port of 1 to 65535",
             field="service",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from ringcast_wire import InvalidInputError, ProtocolError, shown
+from ringcast_wire.addresses import is_service_address
 
 FORMAT: Final = 1
 MAX_RECORD_BYTES: Final = 4096
@@ -20,7 +20,6 @@ REPORT_S: Final = 3.0
 STALE_S: Final = 3 * REPORT_S
 """A report that is older is no word of how things are now."""
 
-_ADDRESS: Final = re.compile(r"(?:tls://)?(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})", re.ASCII)
 _MAX_ADDRESS_CHARS: Final = 256
 
 _Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=256)]
@@ -112,8 +111,7 @@ _member: Final = msgspec.json.Decoder(MemberRecord)
 
 def is_member_address(address: str) -> bool:
     """Whether a client can call a process there: HOST:PORT of up to 256 characters, ``tls://`` before it or not."""
-    match = _ADDRESS.fullmatch(address) if len(address) <= _MAX_ADDRESS_CHARS else None
-    return match is not None and 1 <= int(match[1]) <= 65535
+    return len(address) <= _MAX_ADDRESS_CHARS and is_service_address(address)
 
 
 def prefix_of(kind: MemberKind) -> str:

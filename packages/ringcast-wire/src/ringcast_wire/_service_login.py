@@ -13,8 +13,8 @@ import msgspec
 
 from ringcast_wire._errors import InvalidInputError, shown_path
 from ringcast_wire._login_settings import check_login_settings, read_login_file, text_lines
+from ringcast_wire.addresses import TLS_PREFIX
 
-TLS_PREFIX: Final = "tls://"
 ENV_PREFIX: Final = "RINGCAST_SERVICE_"
 
 TOKEN: Final = re.compile(r"[\x21-\x7e]{16,4096}", re.ASCII)

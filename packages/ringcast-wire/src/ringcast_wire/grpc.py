@@ -28,7 +28,8 @@ from ringcast_wire._proto.config_pb2_grpc import (
 )
 from ringcast_wire._releases import ReleaseOutcome, ReleaseState
 from ringcast_wire._schemas import SchemaCompatibility, SchemaKind, SchemaMode
-from ringcast_wire._service_login import TLS_PREFIX, ServiceLogin, read_tokens
+from ringcast_wire._service_login import ServiceLogin, read_tokens
+from ringcast_wire.addresses import TLS_PREFIX
 
 MODES: Final[Mapping[Mode, pb.Mode]] = {mode: getattr(pb, f"MODE_{mode.name}") for mode in Mode}
 """The number that each mode has in protobuf, under the same name."""

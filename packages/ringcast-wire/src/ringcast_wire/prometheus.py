@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -15,13 +14,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from ringcast_wire._errors import InvalidInputError, UnavailableError, shown
+from ringcast_wire.addresses import split_address
 from ringcast_wire.metrics import Histogram, Metric, Source
 
 OFF: Final = "off"
 _SCRAPES_AT_ONCE: Final = 8
 _SILENCE_S: Final = 10.0
 _POLL_S: Final = 0.1
-_ADDRESS: Final = re.compile(r"(?P<host>[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>\d{1,5})", re.ASCII)
 
 Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
@@ -163,13 +162,13 @@ def parse_listen(listen: str) -> tuple[str, int]:
     Raises:
         InvalidInputError: it is not ``host:port`` with a port of 0 to 65535.
     """
-    match = _ADDRESS.fullmatch(listen)
-    if match is None or int(match["port"]) > 65_535:
+    found = split_address(listen)
+    if found is None:
         raise InvalidInputError(
             f"metrics_listen {shown(listen)} is neither {OFF} nor host:port with a port of 0 to 65535",
             field="metrics_listen",
         )
-    return match["host"].strip("[]"), int(match["port"])
+    return found
 
 
 def _family(metric: Metric) -> Family:

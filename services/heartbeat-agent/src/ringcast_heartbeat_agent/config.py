@@ -26,6 +26,7 @@ from ringcast_service import (
 )
 from ringcast_service.cluster import ClusterSettings
 from ringcast_wire import InvalidInputError, NatsLogin, limits, names, shown
+from ringcast_wire.addresses import split_address
 from ringcast_wire.prometheus import OFF, parse_listen
 
 MAX_URL = 2_048
@@ -33,7 +34,6 @@ ANY_PORT = "*"
 ANY_ADDRESS = re.compile(r"(?P<address>https?://[^/]+):\*/?", re.ASCII)
 PREFIX = "RINGCAST_AGENT"
 POLICIES = tuple(policy.value for policy in PoisonPolicy)
-_ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>\d{1,5})", re.ASCII)
 VERSION = version("ringcast-heartbeat-agent")
 _MAX_DISPATCH_S = 86_400.0
 _MAX_DELIVERIES = 1_000
@@ -306,12 +306,12 @@ class Config:
                 raise ConfigError(f"groups {shown(pattern)}: {error}") from error
 
     def _check_listen(self, name: str, listen: str) -> None:
-        match = _ADDRESS.fullmatch(listen)
-        if match is None or int(match["port"]) > 65_535:
+        found = split_address(listen)
+        if found is None:
             raise ConfigError(
                 f"{name} {shown(listen)} is not an address: it must be host:port, with a port of 0 to 65535"
             )
-        if not is_loopback(match["host"].strip("[]")) and not self.api_token and self.token_file == OFF:
+        if not is_loopback(found[0]) and not self.api_token and self.token_file == OFF:
             raise ConfigError(f"{name} {listen} can be reached from other hosts: that needs an api_token")
 
 

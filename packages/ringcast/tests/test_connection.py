@@ -11,39 +11,11 @@ from pathlib import Path
 
 import pytest
 from ringcast import UnavailableError, Worker
-from ringcast._bus.nats_bus import cancellable, within
+from ringcast._bus.nats_bus import within
 from ringcast._bus.nats_client import WorkerClient
 from ringcast_testkit import PATIENCE_S, NatsServer, until
 
 _INFO = {"server_id": "one", "version": "2.10.0", "max_payload": 1_048_576, "proto": 1, "headers": True}
-
-
-async def _asks(answer: asyncio.Future[str]) -> str:
-    """As the NATS client waits for an answer."""
-    return await asyncio.wait_for(answer, timeout=60.0)
-
-
-@pytest.mark.parametrize("error", [None, LookupError("no such consumer")])
-async def test_a_cancellation_that_comes_with_the_answer_is_raised(error: Exception | None) -> None:
-    answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    went_on = False
-
-    async def watch() -> None:
-        nonlocal went_on
-        with suppress(LookupError):
-            await cancellable(_asks(answer))
-        went_on = True
-
-    task = asyncio.create_task(watch())
-    await asyncio.sleep(0)
-    if error is None:
-        answer.set_result("here")
-    else:
-        answer.set_exception(error)
-    task.cancel()
-    await asyncio.wait([task])
-    assert task.cancelled()
-    assert not went_on
 
 
 @pytest.mark.parametrize("cancelled", [False, True])

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import nats.errors
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 _HANDLED: Final = ("stale connection", "permissions violation")
 """Errors that the client library treats rightly: it reconnects, or goes on."""
 _PAUSE_S: Final = 1.0
 _REFUSAL_S: Final = 0.05
 """How long a refusal may take that a server sends right behind its greeting."""
+
+
+@contextmanager
+def _raising_a_lost_cancellation() -> Iterator[None]:
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    try:
+        yield
+    finally:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 class LastingClient(Client):
@@ -23,9 +36,23 @@ class LastingClient(Client):
 
     The library also writes its login before it reads whether the server has room for it: the attempt after one that
     broke listens first, so that the reason is known.
+
+    A request or a flush that is cancelled ends as cancelled. The library uses ``asyncio.wait_for``, which before Python
+    3.12 returns the answer, or raises the error, that comes in the same turn of the event loop as the cancellation: a
+    task that asks again and again would then never end.
     """
 
     _login_broke = False
+
+    async def request(self, *args: Any, **options: Any) -> Msg:
+        """As the library's."""
+        with _raising_a_lost_cancellation():
+            return await super().request(*args, **options)
+
+    async def flush(self, *args: Any, **options: Any) -> None:
+        """As the library's."""
+        with _raising_a_lost_cancellation():
+            await super().flush(*args, **options)
 
     async def _process_err(self, err_msg: str) -> None:
         text = err_msg.strip().strip("'")

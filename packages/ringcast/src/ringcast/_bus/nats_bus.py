@@ -55,25 +55,10 @@ def _our_errors() -> Iterator[None]:
         raise BusError(field_text(error)) from error
 
 
-async def cancellable(request: Awaitable[T]) -> T:
-    """Awaits a request of the NATS client; a cancellation that it swallows is raised all the same.
-
-    The client uses ``asyncio.wait_for``, which before Python 3.12 returns the answer or raises the error that comes in
-    the same turn of the event loop as the cancellation: the task would then go on for ever.
-    """
-    task = asyncio.current_task()
-    before = task.cancelling() if task is not None else 0
-    try:
-        return await request
-    finally:
-        if task is not None and task.cancelling() > before:
-            raise asyncio.CancelledError
-
-
 async def within(timeout_s: float, attempts: Coroutine[Any, Any, None]) -> None:
     """Awaits what tries again until it is cancelled, such as a first connection, for so long at most.
 
-    Cancelling it once is not enough: as in :func:`cancellable`, a cancellation may be lost, and it would try for ever.
+    Cancelling it once is not enough: the library may lose a cancellation, and it would try for ever.
 
     Raises:
         TimeoutError: it took longer. It has ended all the same.
@@ -176,14 +161,14 @@ class NatsBus:
         """Publishes a message that a stream takes in, waits until it has it, and returns its number there."""
         with _our_errors():
             async with self.refusals.fail_fast(subject):
-                return (await cancellable(self._js.publish(subject, payload, headers=headers))).seq
+                return (await self._js.publish(subject, payload, headers=headers)).seq
 
     async def last_message(self, stream: str, subject: str, *, newest: bool = False) -> StoredMessage:
         """The last message of a subject, from any server that has the stream, or from the one that takes writes in."""
         asked = f"STREAM.MSG.GET.{stream}" if newest else f"DIRECT.GET.{stream}.{subject}"
         with _our_errors():
             async with self.refusals.fail_fast(self.api(asked)):
-                found = await cancellable(self._js.get_msg(stream, subject=subject, direct=not newest))
+                found = await self._js.get_msg(stream, subject=subject, direct=not newest)
         assert found.seq is not None
         return StoredMessage(found.seq, found.data or b"", found.headers or {})
 
@@ -191,13 +176,13 @@ class NatsBus:
         """Looks whether there is a stream."""
         with _our_errors():
             async with self.refusals.fail_fast(self.api(f"STREAM.INFO.{stream}")):
-                await cancellable(self._js.stream_info(stream))
+                await self._js.stream_info(stream)
 
     async def put_consumer(self, stream: str, consumer: EventConsumer | WatchConsumer) -> ConsumerState:
         """Makes a consumer with a name, or changes it, and waits until the server has confirmed that."""
         with _our_errors():
             async with self.refusals.fail_fast(self.api(f"CONSUMER.CREATE.{stream}.{consumer.name}")):
-                info = await cancellable(self._js.add_consumer(stream, _consumer_config(consumer)))
+                info = await self._js.add_consumer(stream, _consumer_config(consumer))
         delivered = info.delivered.consumer_seq if info.delivered else 0
         return ConsumerState(info.num_pending or 0, delivered)
 
@@ -206,7 +191,7 @@ class NatsBus:
         try:
             with _our_errors():
                 async with self.refusals.fail_fast(self.api(f"CONSUMER.DELETE.{stream}.{name}")):
-                    return await cancellable(self._js.delete_consumer(stream, name))
+                    return await self._js.delete_consumer(stream, name)
         except NotFoundError:
             return False
 

@@ -24,7 +24,7 @@ Objects = dict[tuple[str, str], dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def helm() -> str:
-    return needed_tool("HELM", "helm", install="build-support/bin/install-helm builds it")
+    return needed_tool("HELM", "helm", install="build-support/bin/install-kubernetes-tools brings it")
 
 
 def by_name(text: str) -> Objects:
@@ -36,7 +36,7 @@ def by_name(text: str) -> Objects:
 @cache
 def built() -> Objects:
     """The base and its monitors as kustomize builds them, without the hash in the name of the ConfigMap."""
-    tool = needed_tool("KUBECTL", "kubectl", "kustomize", install="Debian's kubernetes-client has kubectl")
+    tool = needed_tool("KUBECTL", "kubectl", "kustomize", install="build-support/bin/install-kubernetes-tools brings kubectl")
     words = [tool, "kustomize" if Path(tool).name == "kubectl" else "build"]
     texts = [
         subprocess.run([*words, str(folder)], capture_output=True, text=True, check=True).stdout

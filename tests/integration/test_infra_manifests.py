@@ -453,7 +453,7 @@ def test_the_disk_holds_what_jetstream_may_keep() -> None:
 
 @pytest.mark.parametrize("name", [".", "monitoring"])
 def test_kustomize_builds_it(name: str) -> None:
-    tool = needed_tool("KUBECTL", "kubectl", "kustomize", install="Debian's kubernetes-client has kubectl")
+    tool = needed_tool("KUBECTL", "kubectl", "kustomize", install="build-support/bin/install-kubernetes-tools brings kubectl")
     words = [tool, "kustomize"] if Path(tool).name == "kubectl" else [tool, "build"]
     done = subprocess.run([*words, str(KUBERNETES / name)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -83,8 +83,9 @@ docs: setup $(DOCS)/stamp ## Build the documentation site into build/site; a war
 	@echo "docs: build/site has $$(find build/site -name '*.html' | wc -l) pages"
 
 .PHONY: manifests
-manifests: $(INFRA)/stamp ## Hold the Kubernetes manifests and the Helm chart against the schemas of Kubernetes
+manifests: $(INFRA)/stamp ## Hold manifests, Helm chart and dashboards against the schemas of Kubernetes and Grafana
 	@$(INFRA)/bin/python $(CHECKS)/manifests.py
+	@$(INFRA)/bin/python $(CHECKS)/dashboards.py
 
 .PHONY: format
 format: setup ## Format Python and Rust, and mend what ruff can

@@ -138,6 +138,21 @@ ROOMS = (
         ),
     ),
     (
+        _CLIENT,
+        (
+            ("_common", ()),
+            ("_bulk", ("_common",)),
+            ("_calls", ("_bulk", "_common")),
+            ("_stores", ("_calls", "_common")),
+            ("_access", ("_calls", "_common")),
+            ("_sync", ("_calls", "_bulk", "_common")),
+            ("_releases", ("_sync", "_calls", "_bulk", "_common")),
+            ("_fetches", ()),
+            ("_blocking", ("_fetches", "_common")),
+            ("_client", ("_releases", "_sync", "_access", "_stores", "_calls", "_bulk", "_common")),
+        ),
+    ),
+    (
         _SPARK,
         (
             ("_common", ()),

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from typing import Final
 
 import pytest
+
+KUBERNETES_TOOLS: Final = "build-support/bin/install-kubernetes-tools brings it"
+"""Where kubectl and helm come from."""
 
 
 def needed_tool(requirement: str, *programs: str, install: str) -> str:

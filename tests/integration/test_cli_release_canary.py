@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ringcast import Change, Mode, PoisonPolicy, Worker
 from ringcast._worker import reports
-from ringcast_client import _releases
+from ringcast_client._releases import releases as client_releases
 from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S, until
 from ringcast_wire import ReleaseGate, ReleaseState, Strategy, UnavailableError
@@ -194,7 +194,7 @@ async def test_what_can_be_no_canary_is_refused_before_anything_is_published(
         f"{place} {SITE}: workers with this label own all partitions of its keys, so nobody would be spared\n"
     )
     assert await refused("site=prod") == f"{place} site=prod: no worker of its keys has this label\n"
-    monkeypatch.setattr(_releases, "_ATTEMPTS", 1)
+    monkeypatch.setattr(client_releases, "_ATTEMPTS", 1)
     with bench.process("halted") as process:
         await until(lambda: 0 < len(first.owned("list")) < PARTITIONS)
         process.pause()

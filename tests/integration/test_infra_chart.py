@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.needed_tools import needed_tool
+from tests.integration.needed_tools import KUBERNETES_TOOLS, needed_tool
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = ROOT / "infra/kubernetes"
@@ -24,7 +24,7 @@ Objects = dict[tuple[str, str], dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def helm() -> str:
-    return needed_tool("HELM", "helm", install="build-support/bin/install-kubernetes-tools brings it")
+    return needed_tool("HELM", "helm", install=KUBERNETES_TOOLS)
 
 
 def by_name(text: str) -> Objects:
@@ -36,7 +36,7 @@ def by_name(text: str) -> Objects:
 @cache
 def built() -> Objects:
     """The base and its monitors as kustomize builds them, without the hash in the name of the ConfigMap."""
-    tool = needed_tool("KUBECTL", "kubectl", "kustomize", install="build-support/bin/install-kubernetes-tools brings kubectl")
+    tool = needed_tool("KUBECTL", "kubectl", "kustomize", install=KUBERNETES_TOOLS)
     words = [tool, "kustomize" if Path(tool).name == "kubectl" else "build"]
     texts = [
         subprocess.run([*words, str(folder)], capture_output=True, text=True, check=True).stdout

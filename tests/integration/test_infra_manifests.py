@@ -32,7 +32,7 @@ from ringcast_wire import names
 
 from tests.integration.cli_process import Cli
 from tests.integration.infra_nats import INFRA, NATS, ROOT, WORKER_API, InfraNats, example_variables
-from tests.integration.needed_tools import needed_tool
+from tests.integration.needed_tools import KUBERNETES_TOOLS, needed_tool
 
 KUBERNETES = INFRA / "kubernetes"
 SYSTEMD = INFRA / "systemd"
@@ -453,7 +453,7 @@ def test_the_disk_holds_what_jetstream_may_keep() -> None:
 
 @pytest.mark.parametrize("name", [".", "monitoring"])
 def test_kustomize_builds_it(name: str) -> None:
-    tool = needed_tool("KUBECTL", "kubectl", "kustomize", install="build-support/bin/install-kubernetes-tools brings kubectl")
+    tool = needed_tool("KUBECTL", "kubectl", "kustomize", install=KUBERNETES_TOOLS)
     words = [tool, "kustomize"] if Path(tool).name == "kubectl" else [tool, "build"]
     done = subprocess.run([*words, str(KUBERNETES / name)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,8 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from ringcast_client import ConfigServiceClient, RowWrite, _blocking_calls
+from ringcast_client import ConfigServiceClient, RowWrite
+from ringcast_client._blocking import calls as blocking_calls
 from ringcast_client.blocking import BlockingBulkWrite
 from ringcast_testkit import ManagedProcess
 from ringcast_wire import LimitExceededError, OutcomeUnknownError, RingcastError, UnavailableError
@@ -76,7 +77,7 @@ class BusyService(ConfigServiceServicer):
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     fake = FakeTime()
-    monkeypatch.setattr(_blocking_calls, "time", fake)
+    monkeypatch.setattr(blocking_calls, "time", fake)
     return fake
 
 

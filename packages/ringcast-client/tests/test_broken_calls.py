@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 from ringcast_client import ConfigServiceClient
-from ringcast_client._calls import _READS
+from ringcast_client._calls.calls import _READS
 from ringcast_wire import OutcomeUnknownError, RingcastError, UnavailableError
 from ringcast_wire.grpc import ConfigServiceServicer, add_ConfigServiceServicer_to_server, pb
 

@@ -6,7 +6,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from ringcast_client import ConfigServiceClient, InvalidRowError, KeyedWrite, RowWrite, _bulk_write
+from ringcast_client import ConfigServiceClient, InvalidRowError, KeyedWrite, RowWrite
+from ringcast_client._bulk import write as bulk_writes
 from ringcast_testkit import ConfigServiceProcess, NatsServer, PostgresServer, until_done
 from ringcast_wire import (
     ConditionFailedError,
@@ -125,17 +126,17 @@ async def test_a_batch_whose_answer_was_lost_does_not_fail_on_what_it_wrote_itse
 ) -> None:
     """It is sent again, since it may not have been written."""
     await client.create_store(store_name, partition_count=1)
-    reply = _bulk_write._Stream.reply
+    reply = bulk_writes._Stream.reply
     lost: list[object] = []
 
-    async def losing(stream: _bulk_write._Stream, timeout_s: float) -> object:
+    async def losing(stream: bulk_writes._Stream, timeout_s: float) -> object:
         found = await reply(stream, timeout_s)
         if not lost:
             lost.append(found)
-            raise _bulk_write.StatusLostError
+            raise bulk_writes.StatusLostError
         return found
 
-    monkeypatch.setattr(_bulk_write._Stream, "reply", losing)
+    monkeypatch.setattr(bulk_writes._Stream, "reply", losing)
     rows = [RowWrite("a", "1", if_absent=True), RowWrite("b", "1", if_absent=True), RowWrite("c", "1")]
     results = [result async for result in client.bulk_write(store_name, "k", rows, batch_rows=2)]
     assert [result.written for result in results] == [2, 1]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from ringcast_client import ConfigServiceClient
-from ringcast_client._fetch_connection import FetchConnection
+from ringcast_client._fetches.connection import FetchConnection
 from ringcast_client.blocking import BlockingFetchClient
 from ringcast_client.fetches import FetchClient, FetchRetries, partition_request
 from ringcast_testkit import ConfigServiceProcess, NatsServer

@@ -18,7 +18,7 @@ from ringcast_client import (
     SyncProgress,
     SyncRefusedError,
 )
-from ringcast_client._sync_spool import Spool
+from ringcast_client._sync.spool import Spool
 from ringcast_core import row_partition
 from ringcast_testkit import ConfigServiceProcess, NatsServer
 from ringcast_wire import InvalidInputError, UnavailableError, UnknownStoreError

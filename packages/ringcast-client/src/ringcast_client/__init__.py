@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ringcast_wire import ReleaseGate
 
-    from ringcast_client._bulk_batches import InvalidRowError
-    from ringcast_client._bulk_write import BulkWrite
-    from ringcast_client._change_writer import ChangeWriter
+    from ringcast_client._bulk.batches import InvalidRowError
+    from ringcast_client._bulk.write import BulkWrite
+    from ringcast_client._calls.change_writer import ChangeWriter
     from ringcast_client._client import DEFAULT_SERVICE, DEFAULT_TIMEOUT_S, ConfigServiceClient
-    from ringcast_client._dead_letters import DeadLetterRecord, ReplayOutcome, ReplayResult
-    from ringcast_client._input import check_address
-    from ringcast_client._records import (
+    from ringcast_client._common.input import check_address
+    from ringcast_client._common.records import (
         AuditVerdict,
         BatchResult,
         CommittedRow,
@@ -39,20 +38,21 @@ if TYPE_CHECKING:
         StorePolicyInfo,
         WhoAmI,
     )
-    from ringcast_client._release_proofs import ReleaseCertificate, ReleaseLack, ReleaseProof
-    from ringcast_client._release_records import (
+    from ringcast_client._releases.proofs import ReleaseCertificate, ReleaseLack, ReleaseProof
+    from ringcast_client._releases.records import (
         ReleaseApprovalInfo,
         ReleaseInfo,
         ReleaseKeyInfo,
         ReleaseRowInfo,
         RowReleaseInfo,
     )
-    from ringcast_client._releases import StagedRelease
-    from ringcast_client._reseal import ResealResult
-    from ringcast_client._schemas import BrokenRow, SchemaInfo, SchemaReport
-    from ringcast_client._states import AsOf, ChangeKind, RowDifference
-    from ringcast_client._status import JetStreamStatus, ServiceStatus, StreamStatus
-    from ringcast_client._sync import (
+    from ringcast_client._releases.releases import StagedRelease
+    from ringcast_client._stores.dead_letters import DeadLetterRecord, ReplayOutcome, ReplayResult
+    from ringcast_client._stores.reseal import ResealResult
+    from ringcast_client._stores.schemas import BrokenRow, SchemaInfo, SchemaReport
+    from ringcast_client._stores.states import AsOf, ChangeKind, RowDifference
+    from ringcast_client._stores.status import JetStreamStatus, ServiceStatus, StreamStatus
+    from ringcast_client._sync.sync import (
         DEFAULT_FIRST_ROWS,
         DEFAULT_MAX_DELETE_SHARE,
         SyncPhase,
@@ -119,60 +119,60 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AsOf": "_states",
-    "AuditVerdict": "_records",
-    "BatchResult": "_records",
-    "BrokenRow": "_schemas",
-    "BulkWrite": "_bulk_write",
-    "ChangeKind": "_states",
-    "ChangeWriter": "_change_writer",
-    "CommittedRow": "_records",
+    "AsOf": "_stores.states",
+    "AuditVerdict": "_common.records",
+    "BatchResult": "_common.records",
+    "BrokenRow": "_stores.schemas",
+    "BulkWrite": "_bulk.write",
+    "ChangeKind": "_stores.states",
+    "ChangeWriter": "_calls.change_writer",
+    "CommittedRow": "_common.records",
     "ConfigServiceClient": "_client",
-    "DEFAULT_FIRST_ROWS": "_sync",
-    "DEFAULT_MAX_DELETE_SHARE": "_sync",
+    "DEFAULT_FIRST_ROWS": "_sync.sync",
+    "DEFAULT_MAX_DELETE_SHARE": "_sync.sync",
     "DEFAULT_SERVICE": "_client",
     "DEFAULT_TIMEOUT_S": "_client",
-    "DeadLetterRecord": "_dead_letters",
-    "DeleteResult": "_records",
-    "DeletionInfo": "_records",
-    "InvalidRowError": "_bulk_batches",
-    "JetStreamStatus": "_status",
-    "KeyInfo": "_records",
-    "KeyedWrite": "_records",
-    "MigrationInfo": "_records",
-    "OnInvalid": "_records",
-    "PutResult": "_records",
-    "RejectedRow": "_records",
-    "ReleaseApprovalInfo": "_release_records",
-    "ReleaseCertificate": "_release_proofs",
-    "ReleaseGate": "_releases",
-    "ReleaseInfo": "_release_records",
-    "ReleaseKeyInfo": "_release_records",
-    "ReleaseLack": "_release_proofs",
-    "ReleaseProof": "_release_proofs",
-    "ReleaseRowInfo": "_release_records",
-    "RowReleaseInfo": "_release_records",
-    "ReplayOutcome": "_dead_letters",
-    "ReplayResult": "_dead_letters",
-    "ResealResult": "_reseal",
-    "RevisionRecord": "_records",
-    "RoleGrant": "_records",
-    "RowDifference": "_states",
-    "RowRecord": "_records",
-    "RowWrite": "_records",
-    "SchemaInfo": "_schemas",
-    "SchemaReport": "_schemas",
-    "ServiceStatus": "_status",
-    "StagedRelease": "_releases",
-    "StoreInfo": "_records",
-    "StorePolicyInfo": "_records",
-    "StreamStatus": "_status",
-    "SyncPhase": "_sync",
-    "SyncProgress": "_sync",
-    "SyncRefusedError": "_sync",
-    "SyncResult": "_sync",
-    "WhoAmI": "_records",
-    "check_address": "_input",
+    "DeadLetterRecord": "_stores.dead_letters",
+    "DeleteResult": "_common.records",
+    "DeletionInfo": "_common.records",
+    "InvalidRowError": "_bulk.batches",
+    "JetStreamStatus": "_stores.status",
+    "KeyInfo": "_common.records",
+    "KeyedWrite": "_common.records",
+    "MigrationInfo": "_common.records",
+    "OnInvalid": "_common.records",
+    "PutResult": "_common.records",
+    "RejectedRow": "_common.records",
+    "ReleaseApprovalInfo": "_releases.records",
+    "ReleaseCertificate": "_releases.proofs",
+    "ReleaseGate": "_releases.releases",
+    "ReleaseInfo": "_releases.records",
+    "ReleaseKeyInfo": "_releases.records",
+    "ReleaseLack": "_releases.proofs",
+    "ReleaseProof": "_releases.proofs",
+    "ReleaseRowInfo": "_releases.records",
+    "RowReleaseInfo": "_releases.records",
+    "ReplayOutcome": "_stores.dead_letters",
+    "ReplayResult": "_stores.dead_letters",
+    "ResealResult": "_stores.reseal",
+    "RevisionRecord": "_common.records",
+    "RoleGrant": "_common.records",
+    "RowDifference": "_stores.states",
+    "RowRecord": "_common.records",
+    "RowWrite": "_common.records",
+    "SchemaInfo": "_stores.schemas",
+    "SchemaReport": "_stores.schemas",
+    "ServiceStatus": "_stores.status",
+    "StagedRelease": "_releases.releases",
+    "StoreInfo": "_common.records",
+    "StorePolicyInfo": "_common.records",
+    "StreamStatus": "_stores.status",
+    "SyncPhase": "_sync.sync",
+    "SyncProgress": "_sync.sync",
+    "SyncRefusedError": "_sync.sync",
+    "SyncResult": "_sync.sync",
+    "WhoAmI": "_common.records",
+    "check_address": "_common.input",
 }
 
 

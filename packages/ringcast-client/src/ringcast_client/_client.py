@@ -21,14 +21,14 @@ from ringcast_wire import (
 from ringcast_wire.grpc import ServiceLogin, pb
 from ringcast_wire.key_ring import KEY_RING_VARIABLE, KeyRing, ListKeys
 
-from ringcast_client._audit import AuditCalls
-from ringcast_client._bulk_batches import BatchBuilder
-from ringcast_client._bulk_write import BulkWrite, Rows
-from ringcast_client._calls import Calls
-from ringcast_client._change_writer import ChangeWriter
-from ringcast_client._dead_letters import DeadLetterCalls
-from ringcast_client._endpoints import Addresses
-from ringcast_client._input import (
+from ringcast_client._access.audit import AuditCalls
+from ringcast_client._access.principals import PrincipalCalls
+from ringcast_client._bulk.batches import BatchBuilder
+from ringcast_client._bulk.write import BulkWrite, Rows
+from ringcast_client._calls.calls import Calls
+from ringcast_client._calls.change_writer import ChangeWriter
+from ringcast_client._calls.endpoints import Addresses
+from ringcast_client._common.input import (
     check_job_id,
     check_limit,
     check_mark,
@@ -38,8 +38,7 @@ from ringcast_client._input import (
     slices,
     where,
 )
-from ringcast_client._principals import PrincipalCalls
-from ringcast_client._records import (
+from ringcast_client._common.records import (
     CommittedRow,
     DeleteResult,
     KeyedWrite,
@@ -51,16 +50,17 @@ from ringcast_client._records import (
     revision_record,
     row_record,
 )
-from ringcast_client._release_proofs import ProofCalls
-from ringcast_client._release_rollback import RollbackCalls
-from ringcast_client._releases import ReleaseCalls
-from ringcast_client._requested_waits import patience
-from ringcast_client._reseal import Reseal, ResealResult
-from ringcast_client._schemas import SchemaCalls
-from ringcast_client._states import StateCalls
-from ringcast_client._status import StatusCalls
-from ringcast_client._stores import StoreCalls
-from ringcast_client._sync import (
+from ringcast_client._common.requested_waits import patience
+from ringcast_client._releases.proofs import ProofCalls
+from ringcast_client._releases.releases import ReleaseCalls
+from ringcast_client._releases.rollback import RollbackCalls
+from ringcast_client._stores.dead_letters import DeadLetterCalls
+from ringcast_client._stores.reseal import Reseal, ResealResult
+from ringcast_client._stores.schemas import SchemaCalls
+from ringcast_client._stores.states import StateCalls
+from ringcast_client._stores.status import StatusCalls
+from ringcast_client._stores.stores import StoreCalls
+from ringcast_client._sync.sync import (
     DEFAULT_FIRST_ROWS,
     DEFAULT_MAX_DELETE_SHARE,
     Sync,

@@ -5,9 +5,9 @@ Nothing of it crosses a fork: a child process makes channels and clients of its 
 
 from __future__ import annotations
 
-from ringcast_client._blocking_calls import CallRetries, retried
-from ringcast_client._blocking_fetch import BlockingFetchClient
-from ringcast_client._blocking_stores import BlockingStoreCalls
-from ringcast_client._blocking_write import AnsweredBatch, BlockingBulkWrite
+from ringcast_client._blocking.calls import CallRetries, retried
+from ringcast_client._blocking.fetch import BlockingFetchClient
+from ringcast_client._blocking.stores import BlockingStoreCalls
+from ringcast_client._blocking.write import AnsweredBatch, BlockingBulkWrite
 
 __all__ = ["AnsweredBatch", "BlockingBulkWrite", "BlockingFetchClient", "BlockingStoreCalls", "CallRetries", "retried"]

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from ringcast_client._blocking_fetch import BlockingFetchClient
-from ringcast_client._fetch_client import FetchClient, FetchRetries
-from ringcast_client._fetch_requests import FetchRequest, batch_request, heads_request, partition_request
+from ringcast_client._blocking.fetch import BlockingFetchClient
+from ringcast_client._fetches.client import FetchClient, FetchRetries
+from ringcast_client._fetches.requests import FetchRequest, batch_request, heads_request, partition_request
 
 __all__ = [
     "BlockingFetchClient",

@@ -1,0 +1,1 @@
+"""The same for code without an event loop."""

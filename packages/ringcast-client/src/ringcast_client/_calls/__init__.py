@@ -1,0 +1,1 @@
+"""Calls of the config service, with retries and fail-over, and the stream of single changes."""

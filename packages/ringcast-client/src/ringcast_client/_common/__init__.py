@@ -1,0 +1,1 @@
+"""What all rooms share: input that is checked, records, and waits."""

@@ -1,0 +1,1 @@
+"""Fetches of partitions over NATS."""

@@ -1,0 +1,1 @@
+"""Releases: staged, published, proven, undone."""

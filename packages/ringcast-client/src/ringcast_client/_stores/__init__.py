@@ -1,0 +1,1 @@
+"""Stores, their keys and schemas, and what could not be delivered."""

@@ -1,0 +1,1 @@
+"""A list made equal to another one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 import signal
@@ -99,9 +100,11 @@ async def test_order_of_each_row_while_consumers_come_and_go(
         while True:
             await consume(agent, store_name, name, checker, chance)
 
+    numbers = itertools.count()
+
     def write() -> dict[str, str]:
         last = {}
-        for number in range(WRITES):
+        for number in itertools.islice(numbers, WRITES):
             row_id = ROWS[number * 7 % len(ROWS)]
             last[row_id] = str(number)
             writer.put(store_name, "list", row_id, str(number))
@@ -110,15 +113,18 @@ async def test_order_of_each_row_while_consumers_come_and_go(
     with AgentProcess(tmp_path, nats_url=shared_nats.url, options=options) as agent:
         async with asyncio.TaskGroup() as tasks:
             lives = [tasks.create_task(live(agent, f"c{number}")) for number in range(4)]
-            await status_until(agent, store_name, lambda group: len(group["consumers"]) == 4)
-            last = await asyncio.to_thread(write)
-            group = await status_until(agent, store_name, lambda group: not group["lag"] and checker.acked == last)
+            group = await status_until(agent, store_name, lambda group: len(group["consumers"]) == 4)
+            # Where consumers are slow, rows change more than once before they are delivered, so that fewer deliveries
+            # are rejected, and fewer consumers come to their end.
+            while not (group["counts"]["rejected"] and group["counts"]["evicted"]):
+                last = await asyncio.to_thread(write)
+                group = await status_until(
+                    agent, store_name, lambda group, last=last: not group["lag"] and checker.acked == last
+                )
             for one in lives:
                 one.cancel()
         counts = group["counts"]
         assert counts["offered"] == counts["acked"] == group["cursor"], counts
-        assert counts["rejected"] > 0
-        assert counts["evicted"] > 0
         assert len(checker.given) == 4
         assert checker.deliveries >= counts["acked"]
 

@@ -69,6 +69,8 @@ class Broker:
         self.make_stream: Callable[[StreamConfig], Stream | Bucket | None] = lambda _: None
         self.published: Callable[[str, Event], None] = lambda _subject, _event: None
         """Is told what the stream has."""
+        self.reported: Callable[[str, bytes], None] = lambda _subject, _data: None
+        """Is told what workers answer when they are asked how far they are."""
         self.connections: dict[str, SimConnection] = {}
         """By what their inboxes begin with."""
         self.responders: list[SimConnection] = []

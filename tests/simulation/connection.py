@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +16,8 @@ from tests.simulation.jetstream import NO_RESPONDERS
 from tests.simulation.network import ConflictError, Link, MissingError, TransientError
 
 REQUEST_TIMEOUT_S: Final = 5.0
+_ANSWERS: Final = "config.reported."
+_REPORTS: Final = ("config.report.", _ANSWERS)
 
 
 class SimMessage(NamedTuple):
@@ -89,10 +92,20 @@ class SimConnection:
         elif subject.endswith(f".{names.FETCH_CANCEL}"):
             for each in self.broker.responders:
                 self._pass_on(each, message)
+        elif subject.startswith(_REPORTS):
+            if subject.startswith(_ANSWERS):
+                self.broker.reported(subject, data)
+            for each in self.broker.connections.values():
+                if each.takes(subject):
+                    self._pass_on(each, message)
         elif (responder := self._responder()) is not None:
             self._pass_on(responder, message)
         else:
             self.link.deliver(self.hear, [SimMessage(reply, "", b"", NO_RESPONDERS)])
+
+    def takes(self, subject: str) -> bool:
+        """Whether it is subscribed to where workers are asked how far they are, or answer that."""
+        return self.link.connected and _pattern(subject) in self.callbacks
 
     def _responder(self) -> SimConnection | None:
         """The queue group of services: any that is connected takes a fetch."""
@@ -116,9 +129,46 @@ class SimConnection:
             subject = inbox or message.subject
             if subject.startswith("config.fetch."):
                 subject = names.FETCH_CANCELS if subject.endswith(f".{names.FETCH_CANCEL}") else names.FETCH_SUBJECTS
-            found = self.callbacks.get(subject) or self.callbacks.get(subject.rpartition(".")[0] + ".*")
+            found = self.callbacks.get(_pattern(subject)) or self.callbacks.get(subject.rpartition(".")[0] + ".*")
             if found is not None:
                 found(message)
+
+    # ---- several entries at once
+
+    def read(self, bucket: str, subjects: list[str], reply: str) -> None:
+        """One server's answer to a request for several keys or patterns, as JetStream's direct reads give it."""
+        prefix = f"$KV.{bucket}."  # a host's lease has a dot in its name
+        asked = [subject.removeprefix(prefix) for subject in subjects]
+        try:
+            keys = [key for each in asked for key in self._keys(bucket, each)]
+            found = self.broker.read(bucket, keys)
+            up_to = self.broker.buckets[bucket].sequence
+        except TransientError:
+            self.link.deliver(self.hear, [SimMessage(reply, "", b"", NO_RESPONDERS)], lossy=True)
+            return
+        if self.broker.overlooked.intersection(keys) - found.keys():
+            up_to = 0  # a server that does not have these lags behind
+        messages, last = [], "0"
+        for key, (entry, stored_s) in sorted(found.items(), key=lambda one: one[1][0].revision):
+            headers = {
+                "Nats-Sequence": str(entry.revision),
+                "Nats-Last-Sequence": last,
+                "Nats-Subject": prefix + key,
+                "Nats-Time-Stamp": datetime.fromtimestamp(stored_s, UTC).isoformat(),
+            }
+            messages.append(SimMessage(reply, "", entry.value or b"", headers))
+            last = str(entry.revision)
+        end = {"Status": "204", "Nats-Last-Sequence": last, "Nats-UpTo-Sequence": str(up_to)}
+        none = {"Status": "404", "Description": "No Results"}
+        messages.append(SimMessage(reply, "", b"", end if found else none))
+        self.link.deliver(self.hear, messages, lossy=True)
+
+    def _keys(self, bucket: str, asked: str) -> Iterable[str]:
+        """The keys that one of what was asked for stands for."""
+        if "*" not in asked and ">" not in asked:
+            return [asked]
+        entries = self.broker.buckets[bucket].entries if bucket in self.broker.buckets else ()
+        return [key for key in entries if matches(asked, key)]
 
 
 def at_once(callback: Callable[[Any], Coroutine[Any, Any, None]]) -> Callable[[Any], None]:
@@ -132,6 +182,24 @@ def at_once(callback: Callable[[Any], Coroutine[Any, Any, None]]) -> Callable[[A
         raise AssertionError(f"{callback.__qualname__} waits for something")
 
     return call
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Whether a subject matches a pattern of NATS: ``*`` stands for one token, ``>`` for all that follow."""
+    wanted, tokens = pattern.split("."), subject.split(".")
+    if wanted[-1] == ">":
+        wanted, tokens = wanted[:-1], tokens[: len(wanted) - 1] if len(tokens) >= len(wanted) else []
+        if not tokens and wanted:
+            return False
+    return len(wanted) == len(tokens) and all(one in ("*", other) for one, other in zip(wanted, tokens, strict=True))
+
+
+def _pattern(subject: str) -> str:
+    """As who asks workers subscribes to what they answer: to the answers of all of them."""
+    if not subject.startswith(_ANSWERS):
+        return subject
+    head, _, round_id = subject.rpartition(".")
+    return f"{head.rpartition('.')[0]}.*.{round_id}"
 
 
 def _settle(answer: asyncio.Future[Any], found: Any) -> None:

@@ -38,6 +38,8 @@ class Outcome:
     double_owned_s: float
     virtual_s: float
     trace: list[str] = field(default_factory=list)
+    releases: dict[str, int] = field(default_factory=dict)
+    """How many releases have ended how, and what became of their gates."""
 
 
 def run(seed: int, *, trace: bool = False, exclusive: bool = False) -> Outcome:
@@ -54,9 +56,9 @@ def run(seed: int, *, trace: bool = False, exclusive: bool = False) -> Outcome:
         faults = (ExclusiveFaults if exclusive else Faults)(world)
         try:
             _live_through(world, faults)
-            if _come_to_rest(world) and _make_up(world):
+            if come_to_rest(world) and _make_up(world):
                 drill(world)
-            _end(world)
+            end(world)
         except CirclesError as error:
             world.history.add(world.scheduler.now, "circles", str(error))
         outcome = _judge(seed, world, faults)
@@ -101,10 +103,10 @@ def _make_up(world: World) -> bool:
     """Writes to every partition: the comparison with the heads shows where events do not come, and sees to it."""
     world.touch_each(within_s=1.0)
     world.scheduler.run_until(world.scheduler.now + HEADS_S)
-    return _come_to_rest(world)
+    return come_to_rest(world)
 
 
-def _come_to_rest(world: World) -> bool:
+def come_to_rest(world: World) -> bool:
     """Mends everything and waits until all is in order; whether it is, after a very long time."""
     scheduler = world.scheduler
     world.heal()
@@ -119,7 +121,7 @@ def _come_to_rest(world: World) -> bool:
     return False
 
 
-def _end(world: World) -> None:
+def end(world: World) -> None:
     """Waits until the last deliveries are acknowledged, which may take another delivery."""
     scheduler = world.scheduler
     until = scheduler.now + 70.0

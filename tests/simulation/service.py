@@ -70,7 +70,7 @@ class Service(SimProcess):
         self.crash_at = ""
         """The step, of ``STEPS_THAT_MAY_CRASH``, at which it dies the next time that it gets there."""
         self.store = store
-        self._database = database
+        self.database = database
         self._max_payload = max_payload
         self._config = Config(
             database="sqlite:simulated",
@@ -80,7 +80,7 @@ class Service(SimProcess):
             relay_poll_s=RELAY_POLL_S,
         )
         self._skew_s = random.uniform(-20.0, 20.0)
-        self._core: Core | None = None
+        self.core: Core | None = None
 
     def wall_s(self) -> float:
         """Its wall clock, as Unix time."""
@@ -94,9 +94,9 @@ class Service(SimProcess):
         """Tries until it has a connection, and the server has its subscriptions."""
         while True:
             if self.link.connect():
-                client: Any = SimClient(self, self.link, self.broker, self._max_payload)
+                client: Any = self.open_client()
                 client.before_answer = lambda: self.may_die_at("answer")
-                record = SimRepository(self, self._database)
+                record = self.open_record()
                 instance_id = base.new_history_id()  # drawn from the seed
                 core = Core(self._config, record, client, client.jetstream(), Telemetry(), instance_id)
                 try:
@@ -109,8 +109,20 @@ class Service(SimProcess):
                     return core
             await asyncio.sleep(START_AGAIN_S)
 
+    def open_client(self) -> SimClient:
+        """Its client of NATS."""
+        return SimClient(self, self.link, self.broker, self._max_payload)
+
+    def open_database(self) -> SimDatabase:
+        """Its connection to the database."""
+        return SimDatabase(self.database, self.random)
+
+    def open_record(self) -> SimRepository:
+        """Its system of record."""
+        return SimRepository(self)
+
     async def _serve(self, core: Core) -> None:
-        self._core = core
+        self.core = core
         async with asyncio.TaskGroup() as tasks:
             for work in core.work().values():
                 tasks.create_task(work)
@@ -142,8 +154,8 @@ class Service(SimProcess):
         self.run(self._begin_write, (key, rows))
 
     def _begin_write(self, key: str, rows: Sequence[RowInput]) -> None:
-        if self._core is not None:
-            self.loop.create_task(self._write(self._core, key, rows))
+        if self.core is not None:
+            self.loop.create_task(self._write(self.core, key, rows))
 
     async def _write(self, core: Core, key: str, rows: Sequence[RowInput]) -> None:
         try:
@@ -159,9 +171,10 @@ class Service(SimProcess):
 class SimRepository(SqliteRepository):
     """The real one, on the database of the simulation; its process may die between two calls."""
 
-    def __init__(self, service: Service, database: Database) -> None:
-        stand_in: Any = SimDatabase(database, service.random)
+    def __init__(self, service: Service) -> None:
+        stand_in: Any = service.open_database()
         super().__init__(stand_in)
+        database = service.database
         self.writer = SimWriter(self._sessions, service)
         self.reader = SimReader(self._sessions, database)
         self.histories = SimHistories(self._sessions, database)

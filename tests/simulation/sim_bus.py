@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Final, Protocol
 
 from ringcast._bus.bus import (
@@ -32,7 +31,7 @@ from tests.simulation.broker import Broker, Watcher
 from tests.simulation.connection import SimConnection, SimMessage, at_once
 from tests.simulation.engine import Process
 from tests.simulation.jetstream import BEAT, NO_RESPONDERS, Stream
-from tests.simulation.network import ConflictError, Link, MissingError, TransientError
+from tests.simulation.network import ConflictError, Link, MissingError
 
 MOST_UPDATE_S: Final = (0.05, 0.05, 0.5)
 _API: Final = "$JS.API"
@@ -211,7 +210,7 @@ class SimBus(SimConnection):
             self.link.send(self._pull, name, json.loads(payload), reply, lossy=True)
         elif subject.startswith(f"{_API}.DIRECT.GET."):
             bucket = subject.rpartition(".")[2].removeprefix("KV_")
-            self.link.send(self._read, bucket, json.loads(payload)["multi_last"], reply, lossy=True)
+            self.link.send(self.read, bucket, json.loads(payload)["multi_last"], reply, lossy=True)
         else:
             self.send(subject, payload, reply, headers)
 
@@ -258,31 +257,6 @@ class SimBus(SimConnection):
         if (take := self._takers.get(inbox)) is not None:
             self._host.received(token, message)
             take([Delivery(message.subject, token, message.data)])
-
-    # ---- several entries at once
-
-    def _read(self, bucket: str, subjects: list[str], reply: str) -> None:
-        """One server's answer to a request for several keys, as JetStream's direct reads give it."""
-        prefix = f"$KV.{bucket}."  # a host's lease has a dot in its name
-        try:
-            found = self.broker.read(bucket, [subject.removeprefix(prefix) for subject in subjects])
-        except TransientError:
-            self.link.deliver(self.hear, [SimMessage(reply, "", b"", NO_RESPONDERS)], lossy=True)
-            return
-        messages, last = [], "0"
-        for key, (entry, stored_s) in sorted(found.items(), key=lambda one: one[1][0].revision):
-            headers = {
-                "Nats-Sequence": str(entry.revision),
-                "Nats-Last-Sequence": last,
-                "Nats-Subject": prefix + key,
-                "Nats-Time-Stamp": datetime.fromtimestamp(stored_s, UTC).isoformat(),
-            }
-            messages.append(SimMessage(reply, "", entry.value or b"", headers))
-            last = str(entry.revision)
-        end = {"Status": "204", "Nats-Last-Sequence": last}
-        none = {"Status": "404", "Description": "No Results"}
-        messages.append(SimMessage(reply, "", b"", end if found else none))
-        self.link.deliver(self.hear, messages, lossy=True)
 
 
 class _Acks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -14,13 +15,15 @@ from ringcast_wire import names
 from ringcast_wire.permissions import API
 
 from tests.simulation.broker import Broker
-from tests.simulation.connection import SimConnection, SimMessage, at_once
+from tests.simulation.connection import SimConnection, SimMessage, at_once, matches
 from tests.simulation.engine import Process
 from tests.simulation.jetstream import NO_RESPONDERS, Message
 from tests.simulation.network import ConflictError, Link, TransientError
 
 _NO_STREAM: Final = 10059
 _NO_MESSAGE: Final = 10037
+_DIRECT_GET: Final = f"{API}.DIRECT.GET.KV_"
+_BUCKET_INFO: Final = f"{API}.STREAM.INFO.KV_"
 
 
 class SimClient(SimConnection):
@@ -49,12 +52,15 @@ class SimClient(SimConnection):
         """Waits for the server."""
         await self.ask(lambda: None)
 
-    async def subscribe(self, subject: str, queue: str = "", cb: Callable[[Any], Any] | None = None) -> None:
-        """Subscribes until the process ends."""
-        assert cb is not None
-        self.callbacks[subject] = at_once(cb)
+    async def subscribe(
+        self, subject: str, queue: str = "", cb: Callable[[Any], Any] | None = None
+    ) -> SimSubscription:
+        """Subscribes, to what ``cb`` takes or the subscription gives."""
+        subscription = SimSubscription(self, subject)
+        self.callbacks[subject] = at_once(cb) if cb is not None else subscription.take
         if queue:
             self.broker.responders.append(self)
+        return subscription
 
     async def publish(
         self, subject: str, payload: bytes = b"", reply: str = "", headers: dict[str, str] | None = None
@@ -63,16 +69,35 @@ class SimClient(SimConnection):
         if subject.startswith("config.notify."):
             self.link.send(self._store, subject, payload, reply, headers or {}, lossy=True)
             return
-        if self.before_answer is not None:
+        if subject.startswith(_DIRECT_GET):
+            bucket = subject.removeprefix(_DIRECT_GET)
+            self.link.send(self.read, bucket, json.loads(payload)["multi_last"], reply, lossy=True)
+            return
+        if self.before_answer is not None and not subject.startswith("config.report."):
             await self.before_answer()
         self.send(subject, payload, reply, headers)
 
-    async def request(self, subject: str, *, timeout: float) -> SimpleNamespace:
-        """What the server says of the account; every account is empty, and without limits."""
-        assert subject == f"{API}.INFO"
+    async def request(self, subject: str, payload: bytes = b"", *, timeout: float) -> SimpleNamespace:
+        """What the server says of the account, or of a bucket; every account is empty, and without limits."""
         assert timeout > 0
-        await self.flush()
-        return SimpleNamespace(data=b"{}")
+        found: dict[str, Any] = {}
+        if subject.startswith(_BUCKET_INFO):
+            pattern = json.loads(payload)["subjects_filter"]
+            found = await self.ask(self._bucket_info, subject.removeprefix(_BUCKET_INFO), pattern, changes=False)
+        else:
+            assert subject == f"{API}.INFO"
+            await self.flush()
+        return SimpleNamespace(data=json.dumps(found).encode())
+
+    def _bucket_info(self, name: str, pattern: str) -> dict[str, Any]:
+        """What the server that takes writes in says: the subjects that match, and the number of the last message."""
+        bucket = self.broker.buckets.get(name)
+        if bucket is None:
+            return {"error": {"code": 404}}
+        prefix = f"$KV.{name}."
+        there = [f"{prefix}{key}" for key, entry in bucket.entries.items() if entry.value is not None]
+        subjects = {each: 1 for each in there if matches(pattern, each)}
+        return {"total": len(subjects), "state": {"last_seq": bucket.sequence, "subjects": subjects}}
 
     def _store(self, subject: str, payload: bytes, reply: str, headers: dict[str, str]) -> None:
         answer = SimMessage(reply, "", b"", NO_RESPONDERS)
@@ -86,6 +111,31 @@ class SimClient(SimConnection):
             self.link.deliver(self.hear, [answer], lossy=True)
 
 
+class SimSubscription:
+    """The part of a subscription that the service uses."""
+
+    def __init__(self, client: SimClient, subject: str) -> None:
+        self._client = client
+        self._subject = subject
+        self._messages: asyncio.Queue[SimMessage] = asyncio.Queue()
+
+    def take(self, message: SimMessage) -> None:
+        """Keeps what has come."""
+        self._messages.put_nowait(message)
+
+    async def next_msg(self, timeout: float) -> SimMessage:  # as the library has it
+        """The next message."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._messages.get()
+        except TimeoutError:
+            raise nats.errors.TimeoutError from None
+
+    async def unsubscribe(self) -> None:
+        """Ends it."""
+        self._client.callbacks.pop(self._subject, None)
+
+
 def _found(config: StreamConfig) -> SimpleNamespace:
     """What is asked of a stream besides its settings is not modelled: it looks empty, and kept by one server."""
     return SimpleNamespace(config=config, state=StreamState(0, 0, 0, 0, 0), cluster=None)
@@ -97,6 +147,7 @@ class SimJetStream:
     def __init__(self, client: SimClient) -> None:
         self._client = client
         self._broker = client.broker
+        self._nc = client  # as the library has it
         self._pending: dict[str, list[Message]] = {}
 
     async def stream_info(self, name: str) -> Any:

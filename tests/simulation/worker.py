@@ -61,6 +61,8 @@ class WorkerSettings:
     """The longest that a call of the handler takes."""
     handler_fails: float = 0.0
     """The share of its calls that raise."""
+    refuses: str = ""
+    """Values that begin so are refused, with every call."""
     revoke_s: float = 0.0
     """The longest that ``on_revoked`` takes."""
 
@@ -95,7 +97,7 @@ class Application:
         self._worker = worker
         self._tries: dict[int, tuple[Change, int]] = {}
         settings = worker.settings
-        slow = settings.handler_s or settings.handler_fails
+        slow = settings.handler_s or settings.handler_fails or settings.refuses
         self.handler: Callable[[Change], Awaitable[None] | None] = self._wait_and_handle if slow else self._handle
         if worker.dispatching is not None:
             self.handler = self._dispatch
@@ -131,13 +133,17 @@ class Application:
         if not tries:
             self._note("handle", change)
         await asyncio.sleep(settings.handler_s * random.random())
-        if random.random() < settings.handler_fails:
+        if random.random() < settings.handler_fails or self._is_refused(change):
             if tries + 1 < HANDLER_TRIES:
                 self._tries[id(change)] = change, tries + 1
             else:
                 self._note("handled", change)
             raise FailedOnPurposeError
         self._note("handled", change)
+
+    def _is_refused(self, change: Change) -> bool:
+        refuses = self._worker.settings.refuses
+        return bool(refuses) and change.value is not None and change.value.startswith(refuses)
 
     def assigned(self, key: str, partitions: frozenset[int]) -> None:
         """The worker's ``on_assigned``."""

@@ -53,7 +53,7 @@ class World:
         self.partitions = random.choice((1, 4, 8, 8, 12))
         self.store = self._store_settings(random)
         self.record = StoreRecord(STORE, self.store, random.choice((0, 12, 256)), 0, "h0")
-        self.database = Database(self.scheduler, self._committed, self._began)
+        self.database = self._make_database()
         self.workers: dict[str, Worker] = {}
         """The newest process of each worker id."""
         self.ghosts: list[Worker] = []
@@ -84,6 +84,9 @@ class World:
         self._max_payload = random.choice((1 << 20, 1 << 20, 240))
         self._retention_ms = random.choice((1_000, 5_000, 60_000))
         self.provision()
+
+    def _make_database(self) -> Database:
+        return Database(self.scheduler, self._committed, self._began)
 
     # ---- what kind of store it is: each draws the same of a seed, whatever it makes of that
 
@@ -126,7 +129,11 @@ class World:
 
     def start_service(self, name: str) -> None:
         """Starts an instance of the config service, instead of the one of that name if there was one."""
-        service = self.services[name] = Service(
+        service = self.services[name] = self._make_service(name)
+        service.start()
+
+    def _make_service(self, name: str) -> Service:
+        return Service(
             self.scheduler,
             name,
             self.random,
@@ -137,7 +144,6 @@ class World:
             max_payload=self._max_payload,
             retention_ms=self._retention_ms,
         )
-        service.start()
 
     def start_worker(self, worker_id: str) -> None:
         """Starts a process with a worker id. One that has the id already is left to find out."""

@@ -34,8 +34,10 @@ class Part(StrEnum):
     """What of an instance takes a step for releases."""
 
     NONE = ""
+    CALLER = "caller"
+    """It does what a caller wants."""
     DRIVER = "driver"
-    """It publishes, judges gates, undoes, or does what a caller wants."""
+    """It publishes, judges gates, and undoes."""
     RELAY = "relay"
     """It tells workers what is published."""
 
@@ -52,12 +54,12 @@ class Steps:
         """What each of them was."""
         self.crash_at = frozenset(crash_at)
         self.is_counting = False
-        """Whether a release is under way, so that what the relay does counts too."""
+        """Whether a release is under way, so that not only what callers want counts."""
 
     def take(self, what: str) -> bool:
         """Counts a step; whether the instance that takes it dies."""
         part = _part.get()
-        if part is Part.NONE or (part is Part.RELAY and not self.is_counting):
+        if part is Part.NONE or not (self.is_counting or part is Part.CALLER):
             return False
         self.taken.append(f"{part} {what}")
         return len(self.taken) in self.crash_at
@@ -89,7 +91,7 @@ class ReleaseService(Service):
         if self.core is None:
             done(UnavailableError("it is starting"))
         else:
-            self.loop.create_task(self._call(self.core, op, done), context=_as(Part.DRIVER))
+            self.loop.create_task(self._call(self.core, op, done), context=_as(Part.CALLER))
 
     async def _call(
         self, core: Core, op: Callable[[Core], Awaitable[T]], done: Callable[[T | RingcastError], None]
@@ -176,7 +178,7 @@ class SteppedDatabase(SimDatabase):
 
     @override
     async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        if _part.get() is Part.DRIVER:  # the relay polls
+        if _part.get() is not Part.RELAY:  # which polls
             await self._service.step("read")
         return await super().read(work)
 

@@ -125,7 +125,8 @@ class ReleaseWorld(World):
     @override
     def heal(self) -> None:
         super().heal()
-        self.steps.crash_at = frozenset()
+        if not self.is_calm:
+            self.steps.crash_at = frozenset()
         self.prometheus.outcome = Outcome.MET
         for operator in self.operators:
             operator.end()

@@ -400,6 +400,16 @@ def test_what_lacks_is_said(before: Fleet, found: ReportRound, after: Fleet, why
     assert any(lack.sentence.startswith(why) for lack in verdict.lacks), verdict.lacks
 
 
+@pytest.mark.parametrize(("spans", "proves"), [([], True), ([1, 1], False)])
+def test_a_worker_without_partitions_needs_no_history(spans: list[int], proves: bool) -> None:
+    """Where there are more workers than partitions, some have never held a row."""
+    rest = reports("b", history="", spans=spans, applied=[3] * (len(spans) // 2)).reports
+    mine = reports("a", spans=[0, 2 - len(spans) // 2], applied=[3] * (2 - len(spans) // 2)).reports
+    verdict = judge(WANTED, fleet("a", "b"), ReportRound({**mine, **rest}, (), {}, 0, 0.0), fleet("a", "b"), {})
+    assert (verdict.certificate is not None) is proves
+    assert [lack.sentence for lack in verdict.lacks] == ([] if proves else ["worker b has another history of the key"])
+
+
 @pytest.mark.parametrize(
     ("what", "version", "counts"),
     [(RowFailure.BLOCKED, 3, True), (RowFailure.DEAD_LETTERED, 3, True), (RowFailure.DROPPED, 2, False)],

@@ -132,8 +132,8 @@ CHAOS ?=
 
 .PHONY: simulate
 SEEDS ?= 10000
-simulate: setup ## Run SEEDS=10000 seeds of the simulation, from FIRST=0; SEED=n: that one with its trace; STICKY=1: of exclusive ownership; EXCLUSIVE=1: of the same with real workers; MIGRATION=1: of stores that migrate to it; GROUPS=1: of groups that hosts share
-	@$(PYTHON) -m tests.simulation $(if $(STICKY),--sticky) $(if $(EXCLUSIVE),--exclusive) $(if $(MIGRATION),--migration) $(if $(GROUPS),--groups) $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS) --first $(or $(FIRST),0))
+simulate: setup ## Run SEEDS=10000 seeds of the simulation, from FIRST=0; SEED=n: that one with its trace; STICKY=1: of exclusive ownership; EXCLUSIVE=1: of the same with real workers; MIGRATION=1: of stores that migrate to it; GROUPS=1: of groups that hosts share; RELEASES=1: of releases
+	@$(PYTHON) -m tests.simulation $(if $(STICKY),--sticky) $(if $(EXCLUSIVE),--exclusive) $(if $(MIGRATION),--migration) $(if $(GROUPS),--groups) $(if $(RELEASES),--releases) $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS) --first $(or $(FIRST),0))
 
 .PHONY: chaos
 chaos: setup ## Do many real faults to a system under load and judge it (CHAOS="--faults 64 --seed 1 --kinds …")

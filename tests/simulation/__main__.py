@@ -1,8 +1,9 @@
 """Runs seeds: ``python -m tests.simulation --seeds 100000``, or one of them again: ``--seed 4711 --trace``.
 
 With ``--sticky`` the seeds are of the machines of exclusive ownership, which have a simulation of their own, with
-``--exclusive`` of the same in real workers, with ``--migration`` of stores that go between the two, and with
-``--groups`` of groups that hosts share.
+``--exclusive`` of the same in real workers, with ``--migration`` of stores that go between the two, with
+``--groups`` of groups that hosts share, and with ``--releases`` of releases. ``--releases --seed 8 --every-crash`` runs
+one release again and again, whose driver crashes at one of its steps after the other.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from functools import partial
 from multiprocessing import get_context
 
 from tests.simulation import group_world, known_seeds, sticky_judge, sticky_migration, sticky_world
-from tests.simulation.run import run
+from tests.simulation.release_run import crashes, run_releases, steps_of
+from tests.simulation.run import Outcome, run
 from tests.simulation.variants import VARIANTS
 
 _PROGRESS_S = 5.0
@@ -47,13 +49,18 @@ def _exclusive(seed: int) -> _Result:
     return _of_workers(seed, exclusive=True)
 
 
-def _of_workers(seed: int, *, exclusive: bool = False) -> _Result:
+def _releases(seed: int) -> _Result:
+    return _of_workers(seed, attempt=run_releases)
+
+
+def _of_workers(seed: int, *, exclusive: bool = False, attempt: Callable[[int], Outcome] | None = None) -> _Result:
     try:
-        outcome = run(seed, exclusive=exclusive)
+        outcome = attempt(seed) if attempt is not None else run(seed, exclusive=exclusive)
     except Exception as error:  # noqa: BLE001  # a broken machine may raise anything, and which seed it was matters
         return _Result(seed, f"{type(error).__name__}: {error}")
     totals = Counter(commits=outcome.commits, handled=outcome.handled, steps=outcome.steps)
     totals.update(virtual_s=int(outcome.virtual_s), double_owned_ms=int(outcome.double_owned_s * 1000))
+    totals.update(outcome.releases)
     return _Result(seed, str(outcome.violations[0]) if outcome.violations else "", totals, Counter(outcome.faults))
 
 
@@ -114,6 +121,7 @@ def many(attempt: Callable[[int], _Result], first: int, count: int, jobs: int) -
     print("  faults: " + ", ".join(f"{name} {number}" for name, number in sorted(faults.items())))
     if broken:
         options = {_sticky: " --sticky", _exclusive: " --exclusive", _migration: " --migration", _groups: " --groups"}
+        options[_releases] = " --releases"
         option = next((option for known, option in options.items() if known is attempt), "")
         print(f"  replay: python -m tests.simulation{option} --seed {min(broken)} --trace")
     return len(broken)
@@ -121,7 +129,28 @@ def many(attempt: Callable[[int], _Result], first: int, count: int, jobs: int) -
 
 def one(seed: int, *, trace: bool, exclusive: bool = False) -> int:
     """Runs one seed and tells all about it; returns the number of broken promises."""
-    outcome = run(seed, trace=trace, exclusive=exclusive)
+    return _told(seed, run(seed, trace=trace, exclusive=exclusive))
+
+
+def one_of_releases(seed: int, *, trace: bool) -> int:
+    """The same of releases."""
+    return _told(seed, run_releases(seed, trace=trace))
+
+
+def every_crash(seed: int) -> int:
+    """Has the driver of a release crash at each of its steps; returns how many of these broke a promise."""
+    begun, broken, runs = time.monotonic(), 0, 0
+    for number, step, outcome in crashes(seed):
+        runs += 1
+        broken += bool(outcome.violations)
+        for violation in outcome.violations:
+            print(f"crash at step {number} ({step}): {violation}", flush=True)
+    took = time.monotonic() - begun
+    print(f"seed {seed}: a crash at each of {len(steps_of(seed))} steps, {runs} runs in {took:.1f} s, {broken} broken")
+    return broken
+
+
+def _told(seed: int, outcome: Outcome) -> int:
     for line in outcome.trace:
         print(line)
     for violation in outcome.violations:
@@ -194,8 +223,17 @@ def main() -> int:
     parser.add_argument("--exclusive", action="store_true", help="seeds of exclusive ownership, with real workers")
     parser.add_argument("--migration", action="store_true", help="seeds of stores that migrate to it and back")
     parser.add_argument("--groups", action="store_true", help="seeds of groups that hosts share")
+    parser.add_argument("--releases", action="store_true", help="seeds of releases")
+    parser.add_argument(
+        "--every-crash",
+        action="store_true",
+        help="with --releases --seed: once for each step of its driver, which dies",
+    )
     given = parser.parse_args()
-    if (given.sticky or given.exclusive or given.migration or given.groups) and given.variant:
+    if given.every_crash and not (given.releases and given.seed is not None):
+        parser.error("--every-crash is for one seed of releases: --releases --seed 8 --every-crash")
+    others = given.sticky or given.exclusive or given.migration or given.groups or given.releases
+    if others and given.variant:
         parser.error("--variant breaks the workers of the other strategies")
     if given.write_known_seeds:
         return 1 if write_known_seeds(given.jobs) else 0
@@ -206,6 +244,10 @@ def main() -> int:
         attempt, alone = _migration, one_migration
     if given.groups:
         attempt, alone = _groups, one_of_groups
+    if given.releases:
+        attempt, alone = _releases, one_of_releases
+    if given.every_crash:
+        return 1 if every_crash(given.seed) else 0
     broken: AbstractContextManager[None] = VARIANTS[given.variant].applied() if given.variant else nullcontext()
     with broken:
         if given.seed is None:

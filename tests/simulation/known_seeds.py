@@ -13,9 +13,11 @@ from tests.simulation import (
     exclusive_variants,
     group_variants,
     group_world,
+    release_variants,
     sticky_migration_variants,
     sticky_variants,
 )
+from tests.simulation.release_run import run_releases
 from tests.simulation.run import run
 from tests.simulation.sticky_judge import Violation
 from tests.simulation.sticky_world import World
@@ -113,6 +115,12 @@ def _of_workers(name: str, seed: int) -> float | None:
     return outcome.steps if outcome.violations else None
 
 
+def _of_releases(name: str, seed: int) -> float | None:
+    with release_variants.VARIANTS[name].applied():
+        outcome = run_releases(seed)
+    return outcome.steps if outcome.violations else None
+
+
 def _of_groups(name: str, seed: int) -> float | None:
     with group_variants.VARIANTS[name].applied():
         return _judged(group_world.World(seed))
@@ -139,7 +147,8 @@ MIGRATION: Final = BrokenVariants(
 )
 EXCLUSIVE: Final = BrokenVariants(GUIDES / "sticky.md", exclusive_variants.VARIANTS, _of_workers)
 GROUPS: Final = BrokenVariants(GUIDES / "simulation.md", group_variants.VARIANTS, _of_groups)
-SIMULATIONS: Final = (PEERS, STICKY, MIGRATION, EXCLUSIVE, GROUPS)
+RELEASES: Final = BrokenVariants(GUIDES / "simulation.md", release_variants.VARIANTS, _of_releases)
+SIMULATIONS: Final = (PEERS, STICKY, MIGRATION, EXCLUSIVE, GROUPS, RELEASES)
 
 
 def write(guide: Path, seeds: Mapping[str, list[int]]) -> None:

@@ -69,6 +69,16 @@ class Recorded(NamedTuple):
     rollout: Rollout | None
 
     @property
+    def has_conditions(self) -> bool:
+        """Whether its gates ask Prometheus."""
+        return self.rollout is not None and bool(self.rollout.gate.promql)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no more rows of it are to be published for now."""
+        return self.state == "publishing" and self.rollout is not None and self.rollout.paused
+
+    @property
     def gate(self) -> int:
         """The wave at whose gate it is, also while it is paused; 0 for none."""
         there = self.state == "publishing" and self.rollout is not None and self.rollout.at_gate
@@ -122,7 +132,7 @@ class ReleaseJudge:
     def __init__(self, now: Callable[[], float], broker: Broker, store: str, partitions: int, *, full: bool) -> None:
         self.violations: list[Violation] = []
         self.passed = self.proven = self.failed = self.halves = 0
-        """How many gates were passed, releases proven, gates failed, and partitions half in a wave (and known to be)."""
+        """How many gates were passed, releases proven, gates failed, and how often a partition was (known to be) half in."""
         self.told: Mapping[str, Outcome] = {}
         """What Prometheus has told each instance last."""
         self._now = now
@@ -173,6 +183,7 @@ class ReleaseJudge:
         if (found := _OF_RELEASE.match(row.reason)) is not None:
             number = int(found[2])
             what = f"release {number} {row.key}/{row.partition} {row.row_id}"
+            self._check_order(what, number, undoes=bool(found[1]))
             if found[1]:
                 stands_for = self._take_undone(what, number, place, row, before)
             elif place in model.published[number]:
@@ -181,6 +192,13 @@ class ReleaseJudge:
                 model.published[number][place] = row.version, before
         model.rows[place].append(State(row.version, row.value, stands_for))
         return number
+
+    def _check_order(self, what: str, number: int, *, undoes: bool) -> None:
+        """A row is written only while its release is being published and not paused, or being undone."""
+        recorded = self._model.recorded.get(number)
+        state = "unknown" if recorded is None else "paused" if recorded.is_paused else recorded.state
+        if state != ("undoing" if undoes else "publishing"):
+            self._wrong("no order", f"{what}: {'written back' if undoes else 'published'}, and the release is {state}")
 
     def _take_undone(self, what: str, number: int, place: Place, row: Written, before: State) -> int:
         published = self._model.published[number].get(place)
@@ -216,6 +234,8 @@ class ReleaseJudge:
         self._count_halves(rows)
         if before is not None and before.gate:
             self._left_gate(number, before, now)
+        elif before is not None and _passes_by(before, now):
+            self._wrong("gate", f"release {number} has not been at the gate of its wave: {before}")
 
     def _check_outcomes(self, number: int, now: Recorded, rows: list[_Row]) -> None:
         """What it says of each row has to be what has become of it, and the sums have to be those of the rows."""
@@ -272,9 +292,9 @@ class ReleaseJudge:
         """An instance takes what a release has published for proven."""
         wrong = list(self._unproven(instance, number, proven))
         recorded = self._model.recorded.get(number)
-        if wave and recorded is not None and recorded.rollout is not None and recorded.rollout.gate.promql:
-            if (told := self.told.get(instance)) is not Outcome.MET:
-                wrong.append(f"{instance} was told {told} by Prometheus")
+        told = self.told.get(instance)
+        if wave and recorded is not None and recorded.has_conditions and told is not Outcome.MET:
+            wrong.append(f"{instance} was told {told} by Prometheus")
         self._claims[number, wave] = wrong
 
     def _unproven(self, instance: str, number: int, proven: Sequence[KeyCertificate]) -> Iterator[str]:
@@ -378,9 +398,16 @@ class ReleaseJudge:
 
 def _recorded(file: sqlite3.Connection) -> dict[int, Recorded]:
     return {
-        number: Recorded(*rest, None if rollout is None else _rollout.decode(rollout))
-        for number, *rest, rollout in file.execute(_RELEASES)
+        number: Recorded(*words, rollout=None if rollout is None else _rollout.decode(rollout))
+        for number, rollout, *words in file.execute(_RELEASES)
     }
+
+
+def _passes_by(before: Recorded, now: Recorded) -> bool:
+    """Whether the next wave of a release has begun, or it has ended, though it was not at a gate."""
+    if before.rollout is None or now.rollout is None:
+        return False
+    return now.state == "published" != before.state or now.rollout.wave > before.rollout.wave
 
 
 def _misplaced(now: Recorded, row: _Row) -> str:
@@ -411,11 +438,13 @@ _ROWS: Final = """
 SELECT k.name, r.row_id, r.version, CASE WHEN r.deleted THEN NULL ELSE r.value END
 FROM rows r JOIN config_keys k ON k.key_id = r.key_id
 """
-_RELEASES: Final = "SELECT number, state, work, kept, reached, published, undone, skipped, rollout FROM releases"
+_RELEASES: Final = "SELECT number, rollout, state, work, kept, reached, published, undone, skipped FROM releases"
 _RELEASE_ROWS: Final = """
 SELECT s.place, s.config_key, s.partition, s.row_id, s.value, s.base, s.outcome, s.version, s.undo_version,
     coalesce((SELECT p.wave FROM release_partitions p WHERE p.store = s.store AND p.number = s.number
         AND p.partition = s.partition), 0)
 FROM release_rows s WHERE s.number = ? ORDER BY s.place
 """
-_PROOFS: Final = "SELECT r.number FROM release_proofs p JOIN releases r ON r.store = p.store AND r.stage_id = p.stage_id"
+_PROOFS: Final = (
+    "SELECT r.number FROM release_proofs p JOIN releases r ON r.store = p.store AND r.stage_id = p.stage_id"
+)

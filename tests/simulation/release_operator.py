@@ -34,7 +34,7 @@ Op = Callable[[Core], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be done with a release. ``orders``: what is asked for, and how long after it begins to be published."""
+    """What is to be done with a release. ``orders``: what is asked for, and how long after publishing begins."""
 
     waves: tuple[int, ...]
     gate: ReleaseGate
@@ -126,9 +126,7 @@ class Operator:
                 self._stage(batch + 1)
 
         store = self._world.record.name
-        self.ask(
-            "stage", lambda core: core.releases.stage(store, self._name, batch, rows, _BY, complete=last), staged
-        )
+        self.ask("stage", lambda core: core.releases.stage(store, self._name, batch, rows, _BY, complete=last), staged)
 
     def _publish(self) -> None:
         plan = self._plan
@@ -137,7 +135,9 @@ class Operator:
             return core.releases.publish(self._world.record.name, self.number, _BY, plan.waves, plan.gate)
 
         def begun(found: Any) -> None:
-            if isinstance(found, RingcastError):  # others have written its rows meanwhile, or the database is an older one
+            if isinstance(
+                found, RingcastError
+            ):  # others have written its rows meanwhile, or the database is an older one
                 self.order("drop")
                 return
             for after_s, what in plan.orders:
@@ -163,7 +163,9 @@ class Operator:
         if self.number and not self.is_over:
             if self._plan.undone_in_the_end:
                 self.order("undo")
-            self.order("resume")
+            recorded = self._world.judge.recorded.get(self.number)
+            if recorded is not None and recorded.is_paused:
+                self.order("resume")
 
     def ask(self, what: str, op: Op, then: Callable[[Any], None]) -> None:
         """Asks an instance, and another one until there is an answer."""

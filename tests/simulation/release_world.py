@@ -1,4 +1,4 @@
-"""A store whose lists change by releases, beside other writers: publishing, gates, undoing, and crashes at each step."""
+"""A store whose lists change by releases, beside other writers, with crashes at any step of them."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ class ReleaseWorld(World):
         self._retention_ms = _RETENTION_MS
         self.settings.refuses = REFUSED
         self.settings.handler_fails = 0.0
-        self.judge = ReleaseJudge(
-            lambda: self.scheduler.now, self.broker, STORE, self.partitions, full=self.full
-        )
+        self.judge = ReleaseJudge(lambda: self.scheduler.now, self.broker, STORE, self.partitions, full=self.full)
         self.judge.told = self.prometheus.told
         self.broker.reported = self.judge.answered
         self.history = _SeenHistory(self.judge)
@@ -107,6 +105,11 @@ class ReleaseWorld(World):
         """The version of each row, and whether it is there: as who stages a release reads them."""
         return self.database.stored_rows() if isinstance(self.database, ReleaseDatabase) else {}
 
+    def unmute(self) -> None:
+        """Events come again."""
+        if self.broker.stream is not None:
+            self.broker.stream.muted = False
+
     def looked(self) -> None:
         """The judge has seen what was committed."""
         self.steps.is_counting = any(each.state in _UNDER_WAY for each in self.judge.recorded.values())
@@ -125,6 +128,7 @@ class ReleaseWorld(World):
     @override
     def heal(self) -> None:
         super().heal()
+        self.unmute()
         if not self.is_calm:
             self.steps.crash_at = frozenset()
         self.prometheus.outcome = Outcome.MET
@@ -171,7 +175,7 @@ class ReleaseDatabase(Database):
 
     def stored_rows(self) -> dict[tuple[str, str], tuple[int, bool]]:
         """The version of each row, and whether it is there."""
-        found = self._rows("SELECT k.name, r.row_id, r.version, NOT r.deleted FROM rows r JOIN config_keys k USING (key_id)")
+        found = self._rows("SELECT name, row_id, version, NOT deleted FROM rows JOIN config_keys USING (key_id)")
         return {(key, row_id): (version, bool(is_live)) for key, row_id, version, is_live in found}
 
 
@@ -209,9 +213,16 @@ class ReleaseFaults(Faults):
         self._later(self._random.uniform(0.5, 8.0), lambda: setattr(prometheus, "outcome", Outcome.MET))
 
     def do_restore(self) -> None:
-        """The database is backed up, and soon restored."""
+        """The database is backed up, and soon restored; events may tell nobody of that, for a while."""
         world = self._releases
         if world.database.up:
             world.database.back_up()
             world.judge.back_up()
-            self._later(self._random.uniform(0.3, 4.0), lambda: world.restore(wiped=False))
+            self._later(self._random.uniform(0.3, 4.0), self._restore)
+
+    def _restore(self) -> None:
+        world = self._releases
+        world.restore(wiped=False)
+        if world.broker.stream is not None and self._random.random() < 0.5:
+            world.broker.stream.muted = True
+            self._later(self._random.uniform(1.0, 6.0), world.unmute)

@@ -52,9 +52,7 @@ class SimClient(SimConnection):
         """Waits for the server."""
         await self.ask(lambda: None)
 
-    async def subscribe(
-        self, subject: str, queue: str = "", cb: Callable[[Any], Any] | None = None
-    ) -> SimSubscription:
+    async def subscribe(self, subject: str, queue: str = "", cb: Callable[[Any], Any] | None = None) -> SimSubscription:
         """Subscribes, to what ``cb`` takes or the subscription gives."""
         subscription = SimSubscription(self, subject)
         self.callbacks[subject] = at_once(cb) if cb is not None else subscription.take

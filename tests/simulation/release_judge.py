@@ -59,6 +59,7 @@ ABSENT: Final = State(0, None, 0)
 class Recorded(NamedTuple):
     """What the database says of a release."""
 
+    rollout: Rollout | None
     state: str
     work: str
     kept: bool
@@ -66,7 +67,6 @@ class Recorded(NamedTuple):
     published: int
     undone: int
     skipped: int
-    rollout: Rollout | None
 
     @property
     def has_conditions(self) -> bool:
@@ -132,7 +132,7 @@ class ReleaseJudge:
     def __init__(self, now: Callable[[], float], broker: Broker, store: str, partitions: int, *, full: bool) -> None:
         self.violations: list[Violation] = []
         self.passed = self.proven = self.failed = self.halves = 0
-        """How many gates were passed, releases proven, gates failed, and how often a partition was (known to be) half in."""
+        """How many gates were passed and failed, releases proven, and partitions seen half in, as their records say."""
         self.told: Mapping[str, Outcome] = {}
         """What Prometheus has told each instance last."""
         self._now = now
@@ -398,7 +398,7 @@ class ReleaseJudge:
 
 def _recorded(file: sqlite3.Connection) -> dict[int, Recorded]:
     return {
-        number: Recorded(*words, rollout=None if rollout is None else _rollout.decode(rollout))
+        number: Recorded(None if rollout is None else _rollout.decode(rollout), *words)
         for number, rollout, *words in file.execute(_RELEASES)
     }
 

@@ -32,10 +32,10 @@ def steps_of(seed: int) -> list[str]:
     return _run(seed, trace=False, crash_at=())[1].steps.taken
 
 
-def crashes(seed: int, every: int = 1, first: int = 1) -> Iterator[tuple[int, str, Outcome]]:
+def crashes(seed: int, every: int = 1) -> Iterator[tuple[int, str, Outcome]]:
     """Runs a seed again and again: its driver crashes at one step, then at the next one, or the one ``every`` later."""
     steps = steps_of(seed)
-    for number in range(first, len(steps) + 1, every):
+    for number in range(1, len(steps) + 1, every):
         yield number, steps[number - 1], run_releases(seed, crash_at=(number,))
 
 

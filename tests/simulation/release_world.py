@@ -204,7 +204,7 @@ class ReleaseFaults(Faults):
         super().__init__(world)
         self._releases = world
         self._kinds = [kind for kind in self._kinds if kind not in _OF_RELEASES]
-        self._kinds.append(self._random.choices(_OF_RELEASES, (3, 1, 3))[0])
+        self._kinds.append(self._random.choices(_OF_RELEASES, (3, 2, 3))[0])
 
     def do_prometheus(self) -> None:
         """Prometheus does not answer for a while, or says that a condition is not met."""
@@ -225,4 +225,4 @@ class ReleaseFaults(Faults):
         world.restore(wiped=False)
         if world.broker.stream is not None and self._random.random() < 0.5:
             world.broker.stream.muted = True
-            self._later(self._random.uniform(1.0, 6.0), world.unmute)
+            self._later(self._random.uniform(5.0, 12.0), world.unmute)

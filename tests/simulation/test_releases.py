@@ -14,8 +14,8 @@ SEEDS = 8
 """``make simulate RELEASES=1`` runs thousands."""
 UNDONE_BY_ITS_GATE = 21
 """A seed whose release passes two gates and is undone by the third one, where nothing else goes wrong."""
-EVERY = 11
-"""Of the steps at which a driver may crash every eleventh is tried; ``--every-crash`` tries all."""
+EVERY = 16
+"""Of the steps at which a driver may crash every sixteenth is tried; ``--every-crash`` tries all."""
 
 
 def _check(outcome: Outcome, replay: str) -> None:
@@ -40,10 +40,9 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert once.releases == again.releases
 
 
-@pytest.mark.parametrize("first", [1, 6])
-def test_a_release_goes_on_after_a_crash_at_any_step(first: int) -> None:
+def test_a_release_goes_on_after_a_crash_at_any_step() -> None:
     ended: set[str] = set()
-    for number, step, outcome in crashes(UNDONE_BY_ITS_GATE, EVERY, first):
+    for number, step, outcome in crashes(UNDONE_BY_ITS_GATE, EVERY):
         _check(outcome, f"--seed {UNDONE_BY_ITS_GATE} --every-crash\ncrash at step {number}, {step}")
         assert outcome.faults["crash_at_step"] == 1, f"step {number}, {step}: nothing has crashed"
         ended |= outcome.releases.keys()

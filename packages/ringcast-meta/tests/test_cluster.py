@@ -14,6 +14,7 @@ from ringcast_meta.cluster import (
     AgentLoad,
     MemberKind,
     MemberRecord,
+    MemberReport,
     MemberState,
     Presence,
     ServiceLoad,
@@ -61,6 +62,23 @@ def record(member_id: str = "a", kind: MemberKind = MemberKind.SERVICE, **more: 
 def test_a_record_is_read_as_it_was_written(kind: MemberKind) -> None:
     said = record(kind=kind)
     assert decode_member(member_key(kind, "a"), encode_member(said)) == said
+
+
+def test_a_process_says_which_versions_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of a build that does not say so reads the first alone."""
+    monkeypatch.setattr("ringcast_meta._report.NEWEST_WIRE_VERSION", 3)
+    report = MemberReport(
+        MemberKind.SERVICE,
+        "a",
+        "0.2.0",
+        addresses=lambda: {"grpc": "a:7420"},
+        state=lambda: MemberState.ACTIVE,
+        load=lambda past_s, cpu: LOADS[MemberKind.SERVICE],
+    )
+    said = encode_member(report())
+    assert decode_member("services.a", said).wire == 3
+    older = {name: value for name, value in msgspec.json.decode(said).items() if name != "wire"}
+    assert decode_member("services.a", msgspec.json.encode(older)).wire == 1
 
 
 @pytest.mark.parametrize(

@@ -278,7 +278,9 @@ def test_builds_of_before_understand_the_question_and_their_answers_say_that_the
     Nor do they count what is given up."""
     question = ReportRequest(WIRE_VERSION, "0" * 16, "row", [1, 4, 6])
     asked = msgspec.msgpack.decode(wire.encode_report(question))
-    assert asked == [WIRE_VERSION, "0" * 16, "row", [1, 4, 6], None], "a reader of arrays ignores what it does not know"
+    assert asked == [WIRE_VERSION, "0" * 16, "row", [1, 4, 6], None, 1], (
+        "a reader of arrays ignores what it does not know"
+    )
     assert wire.ranges_of(wire.decode_report_request(msgspec.msgpack.encode(asked[:3]))) == {}
     answered = msgspec.msgpack.decode(wire.encode_report(report("0" * 16, refusals=[])))
     old = wire.decode_report(msgspec.msgpack.encode(answered[:-5]))

@@ -24,7 +24,7 @@ from ringcast._protocol.lease_reading import Lease
 from ringcast._protocol.membership import Membership
 from ringcast._protocol.planned import PlannedChange
 from ringcast_testkit import PATIENCE_S, until
-from ringcast_wire import InUseError, LeaseRecord, NodePhase, NodeRecord, SlotClaim, encode_record, names
+from ringcast_wire import InUseError, LeaseRecord, NodePhase, NodeRecord, SlotClaim, decode_record, encode_record, names
 
 LOG = worker_log(logging.getLogger("ringcast"))
 CONFIG = WorkerConfig(store="s", keys=("k",), servers=("nats://nowhere",), worker_id="w")
@@ -271,6 +271,16 @@ async def written(records: FullRecords, bus: KvBus) -> None:
     await until(lambda: bool(bus.written))
     running.cancel()
     await asyncio.wait({running})
+
+
+async def test_a_worker_says_which_versions_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in ("key_records", "full_records"):
+        monkeypatch.setattr(f"ringcast._coordination.{kind}.NEWEST_WIRE_VERSION", 3)
+    made, bus = Records(), KvBus()
+    await made.publish()
+    assert decode_record(made.bus.found[NODE].data, NodeRecord).wire == 3
+    await written(FullRecords(NatsBuckets(cast(Any, bus)), CONFIG, NoLease(), "i", LOG), bus)
+    assert b'"wire":3' in bus.found[NODE].data
 
 
 @pytest.mark.parametrize("answered", [True, False])

@@ -97,6 +97,11 @@ def test_a_planned_move_waits_for_both_sides() -> None:
     assert following.begin_call(0, 3.0) == 8
 
 
+def test_a_worker_says_which_versions_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ringcast._protocol.sticky.ownership.NEWEST_WIRE_VERSION", 3)
+    assert worker().record.wire == 3
+
+
 def test_no_call_starts_at_the_fence_and_the_session_is_over() -> None:
     owned = active()
     assert owned.wake_at == 9.0

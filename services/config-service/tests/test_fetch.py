@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from ringcast_core import row_partition
 from ringcast_testkit import PATIENCE_S, NatsServer
@@ -19,11 +20,15 @@ from ringcast_wire import (
     UnavailableError,
     UnknownKeyError,
     UnknownStoreError,
+    batch_payload,
     decode_event,
     decode_fetch_reply,
     decode_heads_reply,
     encode,
+    full_payload,
+    heads_payload,
     names,
+    partition_payload,
 )
 from ringcast_wire.grpc import pb
 
@@ -75,7 +80,7 @@ async def test_a_large_partition_comes_in_chunks(service: Running, store_name: s
         ("batch", encode(BatchRequest(WIRE_VERSION, [])), ProtocolError, "row_ids has 0 entries"),
         ("batch", encode(BatchRequest(WIRE_VERSION, ["x" * 600])), RingcastError, "600 bytes"),
         ("batch", encode(BatchRequest(99, ["a"])), ProtocolError, "wire version 99"),
-        ("full", b"x", ProtocolError, "has no payload"),
+        ("full", b"x", ProtocolError, "request for a whole key of 1 bytes can't be read"),
         ("other", b"", ProtocolError, "does not end with a partition number"),
         ("01", b"", ProtocolError, "does not end with a partition number"),
     ],
@@ -87,6 +92,38 @@ async def test_bad_requests(
     await service.put(store_name, "a")
     with pytest.raises(error, match=sentence):
         await service.fetch(store_name, what, payload)
+
+
+async def test_an_answer_is_of_no_newer_version_than_its_asker_reads(
+    service: Running, store_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a service answers that writes version 3 too: an asker that does not say what it reads is of a build before."""
+    monkeypatch.setattr("ringcast_wire._versions.WIRE_VERSIONS", (WIRE_VERSION, 3))
+    await service.create(store_name)
+    await service.put(store_name, "a")
+    await service.put(store_name, "a")
+    home = row_partition("a", 8)
+    history = decode_heads_reply(await service.fetch(store_name, "heads")).history
+    found: dict[int, list[int]] = {}
+    for reads in (1, 2, 3, 9):
+        asked: list[tuple[int | str, bytes]] = [
+            (home, partition_payload(reads=reads)),
+            (home, partition_payload(1, history, reads=reads)),
+            (home, partition_payload(as_of=1, history=history, reads=reads)),
+            ("batch", batch_payload(["a"], reads=reads)),
+            ("heads", heads_payload(reads=reads)),
+            ("full", full_payload(reads=reads)),
+        ]
+        answers = [msgspec.msgpack.decode(await service.fetch(store_name, *words)) for words in asked]
+        found[reads] = [answer[0] for answer in answers]
+    assert found == {1: [1] * 6, 2: [1] * 6, 3: [3] * 6, 9: [3] * 6}
+    silent: list[tuple[int | str, bytes]] = [
+        (home, b""),
+        ("batch", msgspec.msgpack.encode([1, ["a"]])),
+        ("heads", b""),
+        ("full", b""),
+    ]
+    assert [msgspec.msgpack.decode(await service.fetch(store_name, *words))[0] for words in silent] == [1] * 4
 
 
 async def test_unknown_names(service: Running, store_name: str) -> None:

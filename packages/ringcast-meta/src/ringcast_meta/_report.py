@@ -7,6 +7,8 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 
+from ringcast_wire import NEWEST_WIRE_VERSION
+
 from ringcast_meta._members import AgentLoad, MemberKind, MemberRecord, MemberState, ServiceLoad
 
 
@@ -53,6 +55,7 @@ class MemberReport:
             version=self._version,
             state=self._state(),
             leads=self._leads(),
+            wire=NEWEST_WIRE_VERSION,
             started_at_ms=self._started_at_ms,
             reported_at_ms=int(time.time() * 1000),
             load=self._load(past_s, round(busy_s / past_s, 2)),

@@ -41,17 +41,18 @@ from ringcast_wire._errors import (
 )
 from ringcast_wire._event_log import EventLog, field_text
 from ringcast_wire._fetch_answers import take_answer
+from ringcast_wire._fetch_payloads import batch_payload, full_payload, heads_payload, partition_payload
 from ringcast_wire._labels import check_label, check_labels
 from ringcast_wire._login import LoginRefusals, NatsLogin, login_refusal, without_passwords
 from ringcast_wire._login_settings import check_login_settings
 from ringcast_wire._messages import (
     DEFAULT_LOAD_FACTOR,
-    WIRE_VERSION,
     BatchRequest,
     Change,
     EndedLeases,
     Event,
     FetchReply,
+    FullRequest,
     GroupSeal,
     HeadsReply,
     HeadsRequest,
@@ -70,6 +71,7 @@ from ringcast_wire._messages import (
     decode_batch_request,
     decode_event,
     decode_fetch_reply,
+    decode_full_request,
     decode_heads_reply,
     decode_heads_request,
     decode_partition_request,
@@ -121,6 +123,7 @@ from ringcast_wire._replays import (
 from ringcast_wire._reply_writer import FetchReplyWriter, PlainRow
 from ringcast_wire._rows import check_condition, check_idempotency_key, check_reason, check_row, check_row_id
 from ringcast_wire._schemas import SchemaCompatibility, SchemaKind, SchemaMode
+from ringcast_wire._versions import NEWEST_WIRE_VERSION, WIRE_VERSION, WIRE_VERSIONS, version_for
 from ringcast_wire._waits import event_before, event_within
 
 __all__ = [
@@ -152,6 +155,7 @@ __all__ = [
     "DEFAULT_LOAD_FACTOR",
     "MAX_LEASE_TTL_MS",
     "MIN_LEASE_TTL_MS",
+    "NEWEST_WIRE_VERSION",
     "DeadLetter",
     "EndedLeases",
     "ErrorCode",
@@ -159,6 +163,7 @@ __all__ = [
     "EventLog",
     "FetchReply",
     "FetchReplyWriter",
+    "FullRequest",
     "GroupSeal",
     "PlainRow",
     "HeadsReply",
@@ -209,7 +214,9 @@ __all__ = [
     "UnknownStoreError",
     "ValueSealedError",
     "WIRE_VERSION",
+    "WIRE_VERSIONS",
     "assign",
+    "batch_payload",
     "check_condition",
     "check_idempotency_key",
     "check_label",
@@ -226,6 +233,7 @@ __all__ = [
     "decode_dead_letter",
     "decode_event",
     "decode_fetch_reply",
+    "decode_full_request",
     "decode_heads_reply",
     "decode_heads_request",
     "decode_migration",
@@ -241,14 +249,18 @@ __all__ = [
     "event_before",
     "event_within",
     "field_text",
+    "full_payload",
+    "heads_payload",
     "limits",
     "login_refusal",
     "names",
     "next_stages",
+    "partition_payload",
     "shown",
     "shown_path",
     "split_chunks",
     "stage_name",
     "take_answer",
+    "version_for",
     "without_passwords",
 ]

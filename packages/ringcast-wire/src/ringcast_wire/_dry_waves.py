@@ -13,7 +13,7 @@ import msgspec
 from ringcast_wire._errors import ProtocolError
 from ringcast_wire._labels import LABEL_PATTERN
 from ringcast_wire._limits import MAX_PARTITIONS, MAX_ROW_ID_BYTES
-from ringcast_wire._messages import WIRE_VERSION
+from ringcast_wire._versions import WIRE_VERSION, Reads, check_version
 
 MAX_DRY_REFUSALS: Final = 8
 """Rows that an answer names of those that were refused."""
@@ -81,6 +81,7 @@ class StagedRequest(msgspec.Struct, frozen=True, array_like=True):
     release: _Number
     spans: Spans
     after: _Place = 0
+    reads: Reads = WIRE_VERSION
 
 
 class StagedRow(msgspec.Struct, frozen=True, array_like=True):
@@ -122,7 +123,7 @@ def decode_staged_request(data: bytes) -> StagedRequest:
         request = _request.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise ProtocolError(f"request for staged rows of {len(data)} bytes can't be read: {error}") from error
-    require_version(request.wire_version, "request for staged rows")
+    check_version(request.wire_version, "request for staged rows")
     check_spans(request.spans, "request for staged rows")
     return request
 
@@ -137,7 +138,7 @@ def decode_staged_reply(data: bytes | bytearray) -> StagedReply:
         reply = _reply.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise ProtocolError(f"staged rows of {len(data)} bytes can't be read: {error}") from error
-    require_version(reply.wire_version, "staged rows")
+    check_version(reply.wire_version, "staged rows")
     return reply
 
 
@@ -155,9 +156,3 @@ def check_spans(spans: list[int], what: str) -> int:
             raise ProtocolError(f"{what} lists {count} partitions from {first}, after those up to {beyond}")
         beyond, total = first + count, total + count
     return total
-
-
-def require_version(version: int, what: str) -> None:
-    """Raises ``ProtocolError`` for a message of another wire version."""
-    if version != WIRE_VERSION:
-        raise ProtocolError(f"{what} has wire version {version}: this build speaks {WIRE_VERSION}")

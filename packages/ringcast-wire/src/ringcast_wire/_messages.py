@@ -17,8 +17,8 @@ from ringcast_wire._limits import MAX_BATCH_ROWS, MAX_SEAL_PENDING
 from ringcast_wire._migration import MIGRATING_WIRE_VERSION, Migration
 from ringcast_wire._names import check_partition_count
 from ringcast_wire._ownership_times import check_ownership_times
+from ringcast_wire._versions import WIRE_VERSION, Reads, check_version
 
-WIRE_VERSION: Final = 1
 DEFAULT_LOAD_FACTOR: Final = 1.25
 _STRATEGY_SHOWN: Final = 64  # characters of an unknown strategy that an error repeats
 
@@ -174,6 +174,8 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: str
     capabilities: tuple[str, ...] = ()
     phase: NodePhase = NodePhase.ACTIVE
+    wire: Reads = WIRE_VERSION
+    """The newest version of messages that the worker reads."""
 
 
 class SlotClaim(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,6 +271,8 @@ class PartitionRequest(msgspec.Struct, frozen=True, array_like=True):
     since: int | None = None
     history: str = ""
     as_of: int | None = None
+    reads: Reads = WIRE_VERSION
+    """The newest version that the asker reads, as in each request: the answer is of no newer one."""
 
 
 class HeadsRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -280,6 +284,7 @@ class HeadsRequest(msgspec.Struct, frozen=True, array_like=True):
 
     wire_version: int = WIRE_VERSION
     at_ms: int | None = None
+    reads: Reads = WIRE_VERSION
 
 
 class BatchRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -287,6 +292,14 @@ class BatchRequest(msgspec.Struct, frozen=True, array_like=True):
 
     wire_version: int
     row_ids: list[str]
+    reads: Reads = WIRE_VERSION
+
+
+class FullRequest(msgspec.Struct, frozen=True, array_like=True):
+    """Asks for every partition of a key, whole."""
+
+    wire_version: int = WIRE_VERSION
+    reads: Reads = WIRE_VERSION
 
 
 class PartitionRows(msgspec.Struct, frozen=True, array_like=True):
@@ -331,10 +344,11 @@ _event = msgspec.msgpack.Decoder(Event)
 _partition_request = msgspec.msgpack.Decoder(PartitionRequest)
 _heads_request = msgspec.msgpack.Decoder(HeadsRequest)
 _batch_request = msgspec.msgpack.Decoder(BatchRequest)
+_full_request = msgspec.msgpack.Decoder(FullRequest)
 _fetch_reply = msgspec.msgpack.Decoder(FetchReply)
 _heads_reply = msgspec.msgpack.Decoder(HeadsReply)
 
-Message = Event | PartitionRequest | HeadsRequest | BatchRequest | FetchReply | HeadsReply
+Message = Event | PartitionRequest | HeadsRequest | BatchRequest | FullRequest | FetchReply | HeadsReply
 
 
 def encode(message: Message) -> bytes:
@@ -384,6 +398,11 @@ def decode_batch_request(data: bytes) -> BatchRequest:
     return request
 
 
+def decode_full_request(data: bytes) -> FullRequest:
+    """Reads a request for a whole key; an empty payload asks for it too."""
+    return _decode(_full_request, data, "request for a whole key") if data else FullRequest()
+
+
 def decode_fetch_reply(data: bytes | bytearray) -> FetchReply:
     """Reads the answer to a partition, batch or full fetch."""
     return _decode(_fetch_reply, data, "fetch reply")
@@ -400,9 +419,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes | bytearray, what: 
         message = decoder.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise ProtocolError(f"{what} of {len(data)} bytes can't be read: {error}") from error
-    version = message.wire_version  # type: ignore[attr-defined]  # every message struct has it; T can't say so
-    if version != WIRE_VERSION:
-        raise ProtocolError(f"{what} has wire version {version}: this build speaks {WIRE_VERSION}")
+    check_version(message.wire_version, what)  # type: ignore[attr-defined]  # every message struct has it; T can't say
     return message
 
 

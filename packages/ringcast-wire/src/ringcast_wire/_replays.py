@@ -8,8 +8,8 @@ from typing import Annotated, Final
 import msgspec
 
 from ringcast_wire._errors import InvalidInputError, ProtocolError
-from ringcast_wire._messages import WIRE_VERSION
 from ringcast_wire._rows import check_row_id
+from ringcast_wire._versions import WIRE_VERSION, Reads, check_version
 
 MAX_REPLAY_WAIT_MS: Final = 300_000
 MAX_REPLAY_WHY_CHARS: Final = 1_024
@@ -50,6 +50,7 @@ class ReplayRequest(msgspec.Struct, frozen=True, array_like=True):
     replays: _Count
     wait_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_REPLAY_WAIT_MS)]
     """How long it may wait before it is handed over."""
+    reads: Reads = WIRE_VERSION
 
 
 class ReplayAnswer(msgspec.Struct, frozen=True, array_like=True):
@@ -82,10 +83,7 @@ def decode_replay_request(data: bytes) -> ReplayRequest:
         check_row_id(request.row_id)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, InvalidInputError) as error:
         raise ProtocolError(f"request to replay of {len(data)} bytes can't be read: {error}") from error
-    if request.wire_version != WIRE_VERSION:
-        raise ProtocolError(
-            f"request to replay has wire version {request.wire_version}: this build speaks {WIRE_VERSION}"
-        )
+    check_version(request.wire_version, "request to replay")
     return request
 
 
@@ -99,8 +97,5 @@ def decode_replay_answer(data: bytes) -> ReplayAnswer:
         answer = _answer.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise ProtocolError(f"answer to a replay of {len(data)} bytes can't be read: {error}") from error
-    if answer.wire_version != WIRE_VERSION:
-        raise ProtocolError(
-            f"answer to a replay has wire version {answer.wire_version}: this build speaks {WIRE_VERSION}"
-        )
+    check_version(answer.wire_version, "answer to a replay")
     return answer

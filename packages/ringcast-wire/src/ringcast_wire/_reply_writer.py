@@ -8,7 +8,8 @@ from typing import Final
 
 import msgspec
 
-from ringcast_wire._messages import WIRE_VERSION, Row
+from ringcast_wire._messages import Row
+from ringcast_wire._versions import WIRE_VERSION
 
 PlainRow = tuple[str, str, int]
 """Id, value and version of a row that is not deleted and has no metadata: what a row is encoded as then."""
@@ -25,8 +26,8 @@ class FetchReplyWriter:
     threads at once.
     """
 
-    def __init__(self, partitions: int) -> None:
-        self._body = bytearray(b"\x93" + _pack(WIRE_VERSION) + _ARRAY_32.pack(0xDD, partitions))
+    def __init__(self, partitions: int, version: int = WIRE_VERSION) -> None:
+        self._body = bytearray(b"\x93" + _pack(version) + _ARRAY_32.pack(0xDD, partitions))
         self._left = partitions
         self._count_at = 0
         self._rows = 0

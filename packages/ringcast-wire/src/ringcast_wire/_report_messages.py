@@ -9,11 +9,12 @@ from typing import Annotated, Final
 
 import msgspec
 
-from ringcast_wire._dry_waves import DryWaveReport, DryWaveRequest, RandomId, check_spans, require_version
+from ringcast_wire._dry_waves import DryWaveReport, DryWaveRequest, RandomId, check_spans
 from ringcast_wire._errors import InvalidInputError, ProtocolError
 from ringcast_wire._labels import LABEL_PATTERN
 from ringcast_wire._limits import KIB, MAX_LABELS, MAX_PARTITIONS, MAX_ROW_ID_BYTES
 from ringcast_wire._rows import check_row_id
+from ringcast_wire._versions import WIRE_VERSION, Reads, check_version
 
 MAX_REPORT_BYTES: Final = 80 * KIB
 """A report as bytes, all its chunks together: 4096 partitions at the highest revisions, and all texts, take less. One
@@ -70,6 +71,7 @@ class ReportRequest(msgspec.Struct, frozen=True, array_like=True):
     row_id: str = ""
     ranges: _Revisions = []
     dry_wave: DryWaveRequest | None = None
+    reads: Reads = WIRE_VERSION
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True):
@@ -200,7 +202,7 @@ def decode_report_request(data: bytes) -> ReportRequest:
             check_spans(request.dry_wave.spans, "request for a dry wave")
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, InvalidInputError) as error:
         raise ProtocolError(f"request for a report of {len(data)} bytes can't be read: {error}") from error
-    require_version(request.wire_version, "request for a report")
+    check_version(request.wire_version, "request for a report")
     return request
 
 
@@ -214,7 +216,7 @@ def decode_report(data: bytes) -> WorkerReport:
         report = _report.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise ProtocolError(f"report of {len(data)} bytes can't be read: {error}") from error
-    require_version(report.wire_version, "report")
+    check_version(report.wire_version, "report")
     _check_spans(report.spans, len(report.applied))
     if report.dry_wave is not None:
         check_spans(report.dry_wave.spans, "dry wave of a report")

@@ -13,7 +13,6 @@ from ringcast_wire._chunks import ChunkAssembler
 from ringcast_wire._dry_waves import DryWaveRequest
 from ringcast_wire._errors import LimitExceededError, ProtocolError, RingcastError
 from ringcast_wire._limits import MIB
-from ringcast_wire._messages import WIRE_VERSION
 from ringcast_wire._report_messages import (
     MAX_REPORT_BYTES,
     ReportRequest,
@@ -23,6 +22,7 @@ from ringcast_wire._report_messages import (
     encode_report,
 )
 from ringcast_wire._rows import check_row_id
+from ringcast_wire._versions import NEWEST_WIRE_VERSION, WIRE_VERSION
 from ringcast_wire._waits import event_before
 
 JOIN_WITHIN_S: Final = 0.05
@@ -153,8 +153,10 @@ class ReportAsker:
         try:
             answers = names.reported_subject(store, key, "*", current.id)
             current.subscription = await self._bus.subscribe(answers, cb=current.take)
-            request = encode_report(ReportRequest(WIRE_VERSION, current.id, row_id, list(ranges), dry_wave))
-            await self._bus.publish(names.report_subject(store, key), request)
+            words = current.id, row_id, list(ranges), dry_wave, NEWEST_WIRE_VERSION
+            await self._bus.publish(
+                names.report_subject(store, key), encode_report(ReportRequest(WIRE_VERSION, *words))
+            )
         except BaseException as error:
             # Those that share the round are not cancelled with this one: to them it has failed.
             if self._newest.get(place) is current:

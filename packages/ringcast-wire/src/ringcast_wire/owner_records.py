@@ -13,6 +13,7 @@ import msgspec
 
 from ringcast_wire import _limits as limits
 from ringcast_wire._errors import LimitExceededError, ProtocolError
+from ringcast_wire._versions import WIRE_VERSION, Reads
 
 MAX_STATE_BYTES: Final = limits.MAX_RECORD_BYTES - 256
 """A worker's state, or the term, as JSON: a record with its headers takes no more than any other."""
@@ -198,6 +199,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
     Of a store that migrates: ``stopped`` is the ``since`` of a table of the rule ``NOBODY`` under which no call runs.
     ``guarded``: every call is one that the table lets start, as the operator's step of this number wants it; 0 if not.
+    ``wire``: the newest version of messages that the worker reads.
     """
 
     lease: _LeaseId
@@ -212,6 +214,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     agent: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")] = ""
     stopped: _Number = 0
     guarded: _Number = 0
+    wire: Reads = WIRE_VERSION
 
 
 class _TableRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

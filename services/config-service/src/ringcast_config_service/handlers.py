@@ -11,14 +11,13 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
+import msgspec
 from ringcast_core import row_partition
 from ringcast_wire import (
-    WIRE_VERSION,
     FetchReply,
     FetchReplyWriter,
     HeadsReply,
     InvalidInputError,
-    ProtocolError,
     RingcastError,
     Row,
     StoreDeletedError,
@@ -27,12 +26,14 @@ from ringcast_wire import (
     check_row,
     check_row_id,
     decode_batch_request,
+    decode_full_request,
     decode_heads_request,
     decode_partition_request,
     encode,
     limits,
     names,
     shown,
+    version_for,
 )
 from ringcast_wire.reports import (
     StagedReply,
@@ -363,25 +364,26 @@ class Handlers:
         reader, read = self._repository.reader, self._telemetry.read
         if isinstance(what, int):
             asked = decode_partition_request(payload)
-            words = asked.since, asked.history, asked.as_of, most_bytes
+            words = asked.since, asked.history, asked.as_of, most_bytes, version_for(asked.reads)
             return await read(reader.read_partition(store, key, what, *words))
         if what == names.FETCH_BATCH:
-            row_ids = _check_row_ids(decode_batch_request(payload).row_ids)
-            return await _encoded(await read(reader.read_rows(store, key, row_ids, most_bytes)))
+            batch = decode_batch_request(payload)
+            reply = await read(reader.read_rows(store, key, _check_row_ids(batch.row_ids), most_bytes))
+            return await _encoded(reply, version_for(batch.reads))
         if what == names.FETCH_HEADS:
-            return encode(await read(self._heads_at(store, key, decode_heads_request(payload).at_ms)))
+            wanted = decode_heads_request(payload)
+            heads = await read(self._heads_at(store, key, wanted.at_ms))
+            return encode(msgspec.structs.replace(heads, wire_version=version_for(wanted.reads)))
         if what == names.FETCH_STAGED:
             return encode_staged(await read(self._staged(store, key, decode_staged_request(payload))))
-        if payload:
-            raise ProtocolError(f"a fetch of {what} has no payload: {len(payload)} bytes came")
-        return await read(reader.read_full(store, key))
+        return await read(reader.read_full(store, key, version_for(decode_full_request(payload).reads)))
 
     async def _staged(self, store: str, key: str, request: StagedRequest) -> StagedReply:
         """A page of what a release has staged for partitions of a key."""
         words = store, request.release, key, set(partitions_of(request.spans)), request.after
         found = await self._repository.releases.staged_rows(*words, limits.MAX_BATCH_ROWS, limits.MAX_BATCH_BYTES)
         rows = [StagedRow(row.partition, row.row_id, row.value, row.base, row.metadata) for row in found]
-        return StagedReply(WIRE_VERSION, rows, found[-1].place if found else 0)
+        return StagedReply(version_for(request.reads), rows, found[-1].place if found else 0)
 
     async def _heads_at(self, store: str, key: str, at_ms: int | None) -> HeadsReply:
         if at_ms is not None and at_ms > (now_ms := await self._repository.clock_ms()):
@@ -421,10 +423,10 @@ class Handlers:
         return record
 
 
-async def _encoded(reply: FetchReply) -> bytearray:
+async def _encoded(reply: FetchReply, version: int) -> bytearray:
     """The encoded reply. Its rows go as they are encoded, so that a large one never takes twice its bytes; between two
     partitions the event loop goes on."""
-    writer = FetchReplyWriter(len(reply.partitions))
+    writer = FetchReplyWriter(len(reply.partitions), version)
     reply.partitions.reverse()
     while reply.partitions:
         entry = reply.partitions.pop()

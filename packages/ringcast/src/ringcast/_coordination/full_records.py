@@ -6,7 +6,7 @@ import asyncio
 import random
 from typing import Final
 
-from ringcast_wire import Backoff, EventLog, NodeRecord, encode_record, event_before, names
+from ringcast_wire import NEWEST_WIRE_VERSION, Backoff, EventLog, NodeRecord, encode_record, event_before, names
 
 from ringcast._bus.buckets import Buckets, ConflictError
 from ringcast._bus.bus import TRANSIENT
@@ -81,7 +81,8 @@ class FullRecords:
         Raises:
             ConflictError: others go on changing it.
         """
-        record = NodeRecord(slot=0, lease=self._lease.id, incarnation=self._incarnation)
+        lease = self._lease.id
+        record = NodeRecord(slot=0, lease=lease, incarnation=self._incarnation, wire=NEWEST_WIRE_VERSION)
         value = self._tried[name] = encode_record(record)
         for _ in range(_TRIES):
             try:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from ringcast_wire import EventLog, NodePhase, NodeRecord, SlotClaim, encode_record, names
+from ringcast_wire import NEWEST_WIRE_VERSION, EventLog, NodePhase, NodeRecord, SlotClaim, encode_record, names
 
 from ringcast._bus.buckets import Bucket, ConflictError
 from ringcast._common.config import WorkerConfig
@@ -76,6 +76,7 @@ class KeyRecords:
             incarnation=self._incarnation,
             capabilities=self._capabilities,
             phase=phase,
+            wire=NEWEST_WIRE_VERSION,
         )
         name = names.node_key(key, self._worker_id)
         if not (stale or key in self._unannounced or nodes.get(name, NodeRecord) != record):

@@ -10,19 +10,19 @@ from typing import Any, Final
 
 import msgspec
 from ringcast_wire import (
-    WIRE_VERSION,
-    BatchRequest,
     HeadsReply,
     LimitExceededError,
     NatsLogin,
-    PartitionRequest,
     PartitionRows,
     UnknownKeyError,
+    batch_payload,
     decode_fetch_reply,
     decode_heads_reply,
-    encode,
+    full_payload,
+    heads_payload,
     limits,
     names,
+    partition_payload,
 )
 from ringcast_wire.key_ring import KeyRing
 
@@ -124,11 +124,11 @@ class KeyReader:
         fetch, most = await self._client(store, key), max(counts)
         sample = names.fetch_subject(store, key, counts.index(most))
         body = await Budget(min(max(1, budget.left), limits.MAX_REPLY_BYTES)).request(
-            fetch, sample, encode(PartitionRequest())
+            fetch, sample, partition_payload()
         )
         if len(body) / most * sum(counts) > 2 * budget.left:
             raise budget.exceeded()
-        full = await budget.request(fetch, names.fetch_subject(store, key, names.FETCH_FULL))
+        full = await budget.request(fetch, names.fetch_subject(store, key, names.FETCH_FULL), full_payload())
         return decode_fetch_reply(full).partitions
 
     async def rows_within(self, store: str, key: str, row_ids: Sequence[str], budget: Budget) -> list[PartitionRows]:
@@ -142,9 +142,9 @@ class KeyReader:
         found: list[PartitionRows] = []
         start, count = 0, _FIRST_ROWS
         while start < len(row_ids):
-            request = BatchRequest(WIRE_VERSION, list(row_ids[start : start + count]))
+            request = batch_payload(row_ids[start : start + count])
             try:
-                body = await budget.request(fetch, subject, encode(request))
+                body = await budget.request(fetch, subject, request)
             except UnknownKeyError:
                 return []
             found += decode_fetch_reply(body).partitions
@@ -155,7 +155,8 @@ class KeyReader:
     async def heads(self, store: str, key: str) -> HeadsReply:
         """The revision of each partition now; raises ``UnknownKeyError`` for a key that was never written to."""
         client = await self._client(store, key)
-        return decode_heads_reply(await client.request(names.fetch_subject(store, key, names.FETCH_HEADS)))
+        subject = names.fetch_subject(store, key, names.FETCH_HEADS)
+        return decode_heads_reply(await client.request(subject, heads_payload()))
 
     async def partition(
         self, store: str, key: str, partition: int, *, since: int | None = None, history: str = ""
@@ -166,8 +167,8 @@ class KeyReader:
         much has changed. Beside it the history that its revision is of.
         """
         client = await self._client(store, key)
-        request = PartitionRequest(since=since, history=history)
-        reply = await client.request(names.fetch_subject(store, key, partition), encode(request))
+        request = partition_payload(since, history)
+        reply = await client.request(names.fetch_subject(store, key, partition), request)
         answer = decode_fetch_reply(reply)
         found = answer.partitions[0] if answer.partitions else PartitionRows(partition, 0, True, [])
         return found, answer.history
@@ -218,7 +219,7 @@ async def read_key(fetch: FetchClient, store: str, key: str) -> list[PartitionRo
         RingcastError: what the service refused with.
     """
     try:
-        reply = await fetch.request(names.fetch_subject(store, key, names.FETCH_FULL))
+        reply = await fetch.request(names.fetch_subject(store, key, names.FETCH_FULL), full_payload())
     except UnknownKeyError:
         return []
     except (LimitExceededError, UnfinishedFetchError):
@@ -227,12 +228,13 @@ async def read_key(fetch: FetchClient, store: str, key: str) -> list[PartitionRo
 
 
 async def _read_by_partition(fetch: FetchClient, store: str, key: str) -> list[PartitionRows]:
-    heads = decode_heads_reply(await fetch.request(names.fetch_subject(store, key, names.FETCH_HEADS))).heads
+    subject = names.fetch_subject(store, key, names.FETCH_HEADS)
+    heads = decode_heads_reply(await fetch.request(subject, heads_payload())).heads
     turns = asyncio.Semaphore(_FETCHES_AT_ONCE)
 
     async def read(partition: int) -> list[PartitionRows]:
         async with turns:
-            body = await fetch.request(names.fetch_subject(store, key, partition), encode(PartitionRequest()))
+            body = await fetch.request(names.fetch_subject(store, key, partition), partition_payload())
         return decode_fetch_reply(body).partitions
 
     try:
@@ -247,9 +249,9 @@ async def read_rows(fetch: FetchClient, store: str, key: str, row_ids: Sequence[
     """The named rows of a key, tombstones among them. What was never written is left out. Raises as `read_key`."""
     found: list[PartitionRows] = []
     for start in range(0, len(row_ids), limits.MAX_BATCH_ROWS):
-        request = BatchRequest(WIRE_VERSION, list(row_ids[start : start + limits.MAX_BATCH_ROWS]))
+        request = batch_payload(row_ids[start : start + limits.MAX_BATCH_ROWS])
         try:
-            reply = await fetch.request(names.fetch_subject(store, key, names.FETCH_BATCH), encode(request))
+            reply = await fetch.request(names.fetch_subject(store, key, names.FETCH_BATCH), request)
         except UnknownKeyError:
             return []
         found += decode_fetch_reply(reply).partitions

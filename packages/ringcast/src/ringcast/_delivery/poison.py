@@ -15,7 +15,9 @@ from ringcast_wire import (
     EventLog,
     ReplayAnswer,
     ReplayOutcome,
+    ReplayRequest,
     event_within,
+    version_for,
 )
 from ringcast_wire.reports import RowFailure
 
@@ -45,15 +47,22 @@ Attempt: TypeAlias = Callable[[HandlerCall], Awaitable[BaseException | None]]
 
 
 class Replay(NamedTuple):
-    """A request to hand a row over again: its id, and how often that was done before and failed."""
+    """A request to hand a row over again: its id, how often that was done before and failed, and which wire version of
+    an answer its asker reads."""
 
     id: str
     replays: int
+    reads: int = WIRE_VERSION
+
+    @classmethod
+    def of(cls, request: ReplayRequest) -> Replay:
+        """What there is to know of it where the row is handed over."""
+        return cls(request.id, request.replays, request.reads)
 
     def answer(self, outcome: ReplayOutcome, change: Change | None, why: str = "") -> ReplayAnswer:
         """The answer to the request."""
         version = 0 if change is None else change.version
-        return ReplayAnswer(WIRE_VERSION, self.id, outcome, version, why[:MAX_REPLAY_WHY_CHARS])
+        return ReplayAnswer(version_for(self.reads), self.id, outcome, version, why[:MAX_REPLAY_WHY_CHARS])
 
 
 @dataclass(slots=True)

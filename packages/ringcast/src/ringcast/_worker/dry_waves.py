@@ -11,7 +11,16 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, TypeAlias
 
-from ringcast_wire import WIRE_VERSION, Backoff, EventLog, ProtocolError, RingcastError, UnavailableError, names
+from ringcast_wire import (
+    NEWEST_WIRE_VERSION,
+    WIRE_VERSION,
+    Backoff,
+    EventLog,
+    ProtocolError,
+    RingcastError,
+    UnavailableError,
+    names,
+)
 from ringcast_wire.reports import (
     MAX_DRY_REASON,
     MAX_DRY_REFUSALS,
@@ -182,7 +191,8 @@ class _DryWave:
             after = reply.next
 
     async def _fetch(self, after: int) -> StagedReply:
-        request = StagedRequest(WIRE_VERSION, self.request.release, spans_of(self._partitions), after)
+        spans = spans_of(self._partitions)
+        request = StagedRequest(WIRE_VERSION, self.request.release, spans, after, NEWEST_WIRE_VERSION)
         subject = names.fetch_subject(self._store, self._session.key, names.FETCH_STAGED)
         backoff = Backoff(random.random)
         for tries_left in reversed(range(_TRIES)):

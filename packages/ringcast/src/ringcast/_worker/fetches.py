@@ -8,14 +8,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from ringcast_wire import (
-    WIRE_VERSION,
-    BatchRequest,
     ErrorCode,
     HeadsReply,
-    PartitionRequest,
     RingcastError,
-    encode,
+    batch_payload,
+    full_payload,
+    heads_payload,
     names,
+    partition_payload,
 )
 
 from ringcast._bus.requests import FetchClient, UnfinishedFetchError
@@ -91,7 +91,7 @@ class KeyFetches:
 
     async def heads(self) -> HeadsReply:
         """The revision of each partition, and how many rows it has, as the service says."""
-        body = await self._request(self._subject(names.FETCH_HEADS))
+        body = await self._request(self._subject(names.FETCH_HEADS), heads_payload())
         return read_heads(body, self._machine.partition_count)
 
     async def _fetch(self, action: Fetch, headers: dict[str, str] | None) -> Callable[[], None]:
@@ -106,7 +106,7 @@ class KeyFetches:
 
     async def _fetch_partition(self, action: FetchPartition, headers: dict[str, str] | None) -> Callable[[], None]:
         sent_at = self._now()
-        request = encode(PartitionRequest(since=action.since, history=action.history))
+        request = partition_payload(action.since, action.history)
         body = await self._request(self._subject(action.partition), request, headers)
         count = self._machine.partition_count
         history, parts = read_partition(body, action.partition, action.since, count, action.history)
@@ -116,14 +116,14 @@ class KeyFetches:
         return lambda: self._machine.fetches.partition_reply(action.request, parts[0], self._now(), history)
 
     async def _fetch_batch(self, action: FetchBatch, headers: dict[str, str] | None) -> Callable[[], None]:
-        request = encode(BatchRequest(WIRE_VERSION, action.row_ids))
+        request = batch_payload(action.row_ids)
         body = await self._request(self._subject(names.FETCH_BATCH), request, headers)
         history, parts = read_batch(body, action.row_ids, self._machine.partition_count)
         return lambda: self._machine.fetches.batch_reply(action.request, parts, self._now(), history)
 
     async def _fetch_full(self, action: FetchFull, headers: dict[str, str] | None) -> Callable[[], None]:
         sent_at = self._now()
-        body = await self._request(self._subject(names.FETCH_FULL), b"", headers)
+        body = await self._request(self._subject(names.FETCH_FULL), full_payload(), headers)
         history, parts = read_full(body, self._machine.partition_count)
         self._measures.bootstrapped(None, self._now() - sent_at)
         self._failures.pop(None, None)

@@ -84,7 +84,7 @@ class Replays:
             return
         if self._waiting[session.key] >= MAX_WAITING:
             why = f"{MAX_WAITING} replays of the key wait already: try again later"
-            await self._answer(session, Replay(request.id, request.replays).answer(ReplayOutcome.KEPT, None, why))
+            await self._answer(session, Replay.of(request).answer(ReplayOutcome.KEPT, None, why))
             return
         self._waiting[session.key] += 1
         tasks.create_task(self._carry_out(session, request))
@@ -95,7 +95,7 @@ class Replays:
         return self._shares and session.machine.owns(request.partition)
 
     async def _carry_out(self, session: KeySession, request: ReplayRequest) -> None:
-        replay = Replay(request.id, request.replays)
+        replay = Replay.of(request)
         try:
             if refusal := self._refusal(request):
                 await self._answer(session, replay.answer(ReplayOutcome.KEPT, None, refusal))

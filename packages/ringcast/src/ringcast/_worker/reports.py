@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from ringcast_core import row_partition
-from ringcast_wire import WIRE_VERSION, EventLog, ProtocolError, names, split_chunks
+from ringcast_wire import EventLog, ProtocolError, names, split_chunks, version_for
 from ringcast_wire.reports import (
     MAX_REFUSAL_TEXT,
     MAX_REFUSALS,
@@ -107,7 +107,7 @@ class Reports:
         refused, forgotten = poison.refused(ranges_of(request)) if request.ranges else ([], 0)
         refused = [each for each in refused if not _is_overwritten(machine.partitions.get(each.partition), each)]
         return WorkerReport(
-            WIRE_VERSION,
+            version_for(request.reads),
             request.round_id,
             incarnation=self._incarnation,
             build=_build(),

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from ringcast_wire import (
+    NEWEST_WIRE_VERSION,
     WIRE_VERSION,
     DeadLetter,
     EventLog,
@@ -216,6 +217,7 @@ class Replays:
             target.group,
             max(each.letter.replays for each in letters if each.letter is not None),
             int(patience_s * 1000),
+            NEWEST_WIRE_VERSION,
         )
         opened = self._open[request.id] = _OpenRequest(store.name, target)
         try:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Final, Protocol
 
-from ringcast_wire import FetchReplyWriter, InternalError, LimitExceededError, PlainRow, Row, limits
+from ringcast_wire import WIRE_VERSION, FetchReplyWriter, InternalError, LimitExceededError, PlainRow, Row, limits
 
 from ringcast_config_service.repository.base import LargeAnswerError
 from ringcast_config_service.repository.mapping import Record, to_row
@@ -93,13 +93,15 @@ class Answer(Protocol):
 
 
 class PartitionAnswer:
-    """Rows of one partition."""
+    """Rows of one partition. ``version``: the wire version of the answer."""
 
-    def __init__(self, history: str, partition: int, revision: int, *, whole: bool, rows: int) -> None:
+    def __init__(
+        self, history: str, partition: int, revision: int, *, whole: bool, rows: int, version: int = WIRE_VERSION
+    ) -> None:
         self.rows = rows
         self._history = history
         self._size = PageSize()
-        self._writer = FetchReplyWriter(1)
+        self._writer = FetchReplyWriter(1, version)
         self._writer.begin(partition, revision, whole)
 
     @property
@@ -118,11 +120,11 @@ class PartitionAnswer:
 class KeyAnswer:
     """All live rows of a key: ``heads`` (partition, head, bytes, rows) in order; records come in that order too."""
 
-    def __init__(self, history: str, heads: Sequence[Record]) -> None:
+    def __init__(self, history: str, heads: Sequence[Record], version: int = WIRE_VERSION) -> None:
         self.rows = sum(head[3] for head in heads)
         self._history = history
         self._size = PageSize()
-        self._writer = FetchReplyWriter(len(heads))
+        self._writer = FetchReplyWriter(len(heads), version)
         self._heads = iter(heads)
         self._partition = -1
 

@@ -147,19 +147,21 @@ class Reading(NamedTuple):
         if (size := self.answer_bytes) > most_bytes:
             raise LargeAnswerError(size)
 
-    def answer(self) -> EarlierAnswer | PartitionAnswer:
-        """The answer, without rows."""
+    def answer(self, version: int) -> EarlierAnswer | PartitionAnswer:
+        """The answer, in that wire version, without rows."""
         facts = self.history, self.place.partition, self.upto
         if self.is_earlier:
-            return EarlierAnswer(self.place, *facts, whole=self.whole, rows=self.rows)
-        return PartitionAnswer(*facts, whole=self.whole, rows=self.rows)
+            return EarlierAnswer(self.place, *facts, whole=self.whole, rows=self.rows, version=version)
+        return PartitionAnswer(*facts, whole=self.whole, rows=self.rows, version=version)
 
 
 class EarlierAnswer(PartitionAnswer):
     """Rows of one partition at an earlier revision."""
 
-    def __init__(self, place: Place, history: str, partition: int, revision: int, *, whole: bool, rows: int) -> None:
-        super().__init__(history, partition, revision, whole=whole, rows=rows)
+    def __init__(
+        self, place: Place, history: str, partition: int, revision: int, *, whole: bool, rows: int, version: int
+    ) -> None:
+        super().__init__(history, partition, revision, whole=whole, rows=rows, version=version)
         self._place = place
 
     def add(self, page: Sequence[mapping.Record]) -> None:

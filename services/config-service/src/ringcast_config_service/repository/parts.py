@@ -13,7 +13,7 @@ import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol
 
-from ringcast_wire import FetchReply, HeadsReply, Migration, Role
+from ringcast_wire import WIRE_VERSION, FetchReply, HeadsReply, Migration, Role
 from ringcast_wire.tokens import KnownToken
 
 from ringcast_config_service.repository.audit import AuditFact, AuditFilter, AuditPage, ChainPage
@@ -195,11 +195,12 @@ class RowReader(Protocol):
         history: str = "",
         as_of: int | None = None,
         most_bytes: int = sys.maxsize,
+        version: int = WIRE_VERSION,
     ) -> bytearray:
         """A whole partition, or what changed after a revision of a history; now, or ``as_of`` a revision of it.
 
         Whole as well where the tombstones are gone, or the history is another now. The answer is an encoded
-        ``FetchReply``, and takes little more memory than its bytes while it is made.
+        ``FetchReply`` of the wire ``version``, and takes little more memory than its bytes while it is made.
 
         Raises:
             LargeAnswerError: the answer would have over ``most_bytes``, as far as its rows are known beforehand.
@@ -217,8 +218,8 @@ class RowReader(Protocol):
             LimitExceededError: the rows are larger than one reply may be; no row was read.
         """
 
-    async def read_full(self, store: str, key: str) -> bytearray:
-        """Every partition that was ever written, whole, as an encoded ``FetchReply``.
+    async def read_full(self, store: str, key: str, version: int = WIRE_VERSION) -> bytearray:
+        """Every partition that was ever written, whole, as an encoded ``FetchReply`` of the wire ``version``.
 
         Raises:
             LimitExceededError: they are larger than one reply may be.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from ringcast import Change
-from ringcast_wire import MAX_REPLAY_WHY_CHARS, WIRE_VERSION, ReplayAnswer, ReplayOutcome, ReplayRequest
+from ringcast_wire import MAX_REPLAY_WHY_CHARS, ReplayAnswer, ReplayOutcome, ReplayRequest, version_for
 
 _MOST: Final = 1_024
 """Rows of a group that are replayed at once."""
@@ -75,7 +75,7 @@ def tell(
     request: ReplayRequest, say: Callable[[ReplayAnswer], None], outcome: ReplayOutcome, version: int, why: str
 ) -> None:
     """Says what came of a request."""
-    say(ReplayAnswer(WIRE_VERSION, request.id, outcome, version, why[:MAX_REPLAY_WHY_CHARS]))
+    say(ReplayAnswer(version_for(request.reads), request.id, outcome, version, why[:MAX_REPLAY_WHY_CHARS]))
 
 
 def nothing() -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
+from ringcast_wire import NEWEST_WIRE_VERSION
 from ringcast_wire.owner_records import MAX_MOVING, Phase, Rule, Session, State, Table
 
 from ringcast._protocol.sticky.fence import Fence
@@ -212,6 +213,7 @@ class Ownership:
             stopped=self._stopped,
             # Once it is closed it never starts a call again.
             guarded=self.guarded or int(self._closed and not (self.is_free or self.is_draining)),
+            wire=NEWEST_WIRE_VERSION,
         )
 
     @property

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from ringcast_core import row_partitions
-from ringcast_wire import FetchReply, HeadsReply
+from ringcast_wire import WIRE_VERSION, FetchReply, HeadsReply
 
 from ringcast_config_service.repository import answers, mapping, paging
 from ringcast_config_service.repository import as_of as as_of_reads
@@ -43,6 +43,7 @@ class PostgresReader(StateReads):
         history: str = "",
         as_of: int | None = None,
         most_bytes: int = sys.maxsize,
+        version: int = WIRE_VERSION,
     ) -> bytearray:
         async with self._sessions.snapshot("fetches") as db:
             found = await db.fetchrow(Sql.LOCATE_PARTITION, store, key, partition)
@@ -50,9 +51,9 @@ class PostgresReader(StateReads):
             reading.check_room(most_bytes)
             if reading.is_earlier:
                 kept = await db.fetchrow(Sql.KEPT_REVISIONS, *reading.kept_words)
-                return await self._pages_of(db, reading.answer(), Sql.READ_AS_OF, *reading.earlier_words(*kept))
+                return await self._pages_of(db, reading.answer(version), Sql.READ_AS_OF, *reading.earlier_words(*kept))
             statement = Sql.READ_WHOLE if reading.whole else Sql.READ_SINCE
-            return await self._pages_of(db, reading.answer(), statement, *reading.params)
+            return await self._pages_of(db, reading.answer(version), statement, *reading.params)
 
     async def read_rows(
         self, store: str, key: str, row_ids: Sequence[str], most_bytes: int = sys.maxsize
@@ -69,12 +70,12 @@ class PostgresReader(StateReads):
             rows = await db.fetch(Sql.READ_ROWS, key_id, partitions, ids)
             return mapping.fetch_reply(history, mapping.by_partition(heads, rows))
 
-    async def read_full(self, store: str, key: str) -> bytearray:
+    async def read_full(self, store: str, key: str, version: int = WIRE_VERSION) -> bytearray:
         async with self._sessions.snapshot("fetches") as db:
             _, key_id, history = mapping.located(await db.fetchrow(Sql.LOCATE, store, key), store, key)
             heads = await db.fetch(Sql.HEADS, key_id)
             answers.check_full_size(heads, store, key)
-            return await self._pages_of(db, answers.KeyAnswer(history, heads), Sql.READ_FULL, key_id)
+            return await self._pages_of(db, answers.KeyAnswer(history, heads, version), Sql.READ_FULL, key_id)
 
     async def heads(self, store: str, key: str, at_ms: int | None = None) -> HeadsReply:
         async with self._sessions.snapshot("fetches") as db:

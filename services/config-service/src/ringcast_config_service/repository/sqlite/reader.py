@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
 from ringcast_core import row_partitions
-from ringcast_wire import FetchReply, HeadsReply
+from ringcast_wire import WIRE_VERSION, FetchReply, HeadsReply
 
 from ringcast_config_service.repository import answers, mapping, paging
 from ringcast_config_service.repository import as_of as as_of_reads
@@ -49,6 +49,7 @@ class SqliteReader(StateReads):
         history: str = "",
         as_of: int | None = None,
         most_bytes: int = sys.maxsize,
+        version: int = WIRE_VERSION,
     ) -> bytearray:
         def work(db: sqlite3.Connection, room: int) -> bytearray:
             found = db.execute(Sql.LOCATE_PARTITION, (store, key, partition)).fetchone()
@@ -59,7 +60,7 @@ class SqliteReader(StateReads):
                 found = db.execute(Sql.READ_AS_OF, reading.earlier_words(*kept))
             else:
                 found = db.execute(Sql.READ_WHOLE if reading.whole else Sql.READ_SINCE, reading.params)
-            return self._pages_of(found, reading.answer())
+            return self._pages_of(found, reading.answer(version))
 
         return await self._read(work, most_bytes)
 
@@ -83,12 +84,12 @@ class SqliteReader(StateReads):
 
         return await self._read(work, most_bytes)
 
-    async def read_full(self, store: str, key: str) -> bytearray:
+    async def read_full(self, store: str, key: str, version: int = WIRE_VERSION) -> bytearray:
         def work(db: sqlite3.Connection) -> bytearray:
             _, key_id, history = mapping.located(db.execute(Sql.LOCATE, (store, key)).fetchone(), store, key)
             heads = db.execute(Sql.HEADS, (key_id,)).fetchall()
             answers.check_full_size(heads, store, key)
-            return self._pages_of(db.execute(Sql.READ_FULL, (key_id,)), answers.KeyAnswer(history, heads))
+            return self._pages_of(db.execute(Sql.READ_FULL, (key_id,)), answers.KeyAnswer(history, heads, version))
 
         return await self._read_apart(work)
 

@@ -16,7 +16,7 @@ from ringcast_cli import _app
 from ringcast_cli._app import run
 from ringcast_cli._common import exit_codes
 from ringcast_cli._common.output import visible
-from ringcast_cli._fleet.topology_command import ranges
+from ringcast_cli._fleet.topology_command import held_down, ranges
 from ringcast_wire.tokens import KnownToken, digest, read_known_tokens, token_line
 from ringcast_wire.worker_tokens import read_worker_tokens
 
@@ -218,6 +218,15 @@ def test_completion_of_words(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 )
 def test_nothing_in_a_row_can_steer_a_terminal(text: str, shown: str) -> None:
     assert visible(text) == shown
+
+
+def test_processes_that_hold_the_wire_version_down_are_named() -> None:
+    assert held_down({}) == held_down({"worker a": 3, "worker b": 3}) == []
+    assert held_down({"worker b": 1, "worker c": 3, "service a": 1}) == [
+        "events are of wire version 1 at most, though others read 3: service a, worker b read no newer one"
+    ]
+    (line,) = held_down({**{f"worker {number}": 1 for number in range(7)}, "worker \ax": 3, "worker \a": 1})
+    assert line.endswith(r"3: worker \x07, worker 0, worker 1, worker 2, worker 3 and 3 more read no newer one")
 
 
 @pytest.mark.parametrize(

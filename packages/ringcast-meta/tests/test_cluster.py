@@ -68,17 +68,17 @@ def test_a_process_says_which_versions_it_reads(monkeypatch: pytest.MonkeyPatch)
     """One of a build that does not say so reads the first alone."""
     monkeypatch.setattr("ringcast_meta._report.NEWEST_WIRE_VERSION", 3)
     report = MemberReport(
-        MemberKind.SERVICE,
+        MemberKind.AGENT,
         "a",
         "0.2.0",
         addresses=lambda: {"grpc": "a:7420"},
         state=lambda: MemberState.ACTIVE,
-        load=lambda past_s, cpu: LOADS[MemberKind.SERVICE],
+        load=lambda past_s, cpu: AgentLoad(groups=0, consumers=0, lag=0, cpu=cpu),
     )
     said = encode_member(report())
-    assert decode_member("services.a", said).wire == 3
+    assert decode_member("agents.a", said).wire == 3
     older = {name: value for name, value in msgspec.json.decode(said).items() if name != "wire"}
-    assert decode_member("services.a", msgspec.json.encode(older)).wire == 1
+    assert decode_member("agents.a", msgspec.json.encode(older)).wire == 1
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,7 @@ class Bench:
     clock_ms: itertools.count[int] = field(default_factory=lambda: itertools.count(1_000))
 
     STEPS_BACK: ClassVar = {
+        18: ("stores.wire_pin",),
         16: ("schema_modes.compatibility",),
         14: ("release_numbers.pinned",),
         13: ("partitions.schema_id", "value_schemas", "schema_modes"),

@@ -119,6 +119,7 @@ CHANGES: dict[str, Change] = {
     "expire": lambda repo, lead: repo.deletions.expire_deleted(lead, 1 << 50),
     "purge_rows": lambda repo, lead: repo.deletions.purge_rows("gone", None, lead),
     "purge_key_rows": lambda repo, lead: repo.deletions.purge_rows("s", "gone", lead),
+    "wire_pins": lambda repo, lead: repo.stores.pin_wire(lead, "s", 3),
     "drop_store": lambda repo, lead: repo.deletions.drop_store("gone", lead),
     "drop_key": lambda repo, lead: repo.deletions.drop_key("s", "gone", lead),
 }

@@ -31,13 +31,14 @@ from pathlib import Path
 from asyncpg.connection import Connection
 from asyncpg.transaction import Transaction
 from nats.js import JetStreamContext
-from ringcast_config_service import core
+from ringcast_config_service import core, wire_pins
 from ringcast_config_service.__main__ import main
 from ringcast_config_service.repository import audit
 from ringcast_config_service.repository.postgres import compaction, deletions
 from ringcast_config_service.repository.sql.statements import Postgres
 
 orders = Path(sys.argv.pop(1))
+wire_pins.LOOK_S = 0.2
 core._FORGET_MARKS = audit.MAX_FORGOTTEN = deletions.PURGE_ROWS = 2
 compaction.PIECE_ROWS = compaction.PIECE_REVISIONS = 2
 steps = {text: name for name, text in vars(Postgres).items() if isinstance(text, str)}
@@ -202,6 +203,8 @@ class Duty:
 
 OLD: Final = "CAST(extract(epoch FROM now()) * 1000 AS BIGINT) - 7 * 86400000 - 30000"
 OF_STORE: Final = "key_id IN (SELECT key_id FROM config_keys WHERE store = '{store}')"
+PINNED: Final = "UPDATE stores SET wire_pin = 3 WHERE name = '{store}'"
+"""As by a newer build, which reads more than this one."""
 DUTIES: Final = {
     "idempotency_keys": Duty(
         "INSERT INTO idempotency_keys (store, idempotency_key, digest, outcomes, written_at_ms)"
@@ -235,6 +238,14 @@ DUTIES: Final = {
         "FORGET_AUDIT",
         "SELECT count(*) FROM audit_log WHERE at_ms = 1",
         0,
+    ),
+    "wire_pins": Duty(
+        PINNED,
+        "SET_WIRE_PIN",
+        "SET_WIRE_PIN",
+        "SELECT wire_pin FROM stores WHERE name = '{store}'",
+        1,
+        later=PINNED,
     ),
     "purge": Duty(
         "UPDATE stores SET deleted_at_ms = 1, expires_at_ms = 1 WHERE name = '{store}'",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ringcast_wire import (
+    WIRE_VERSION,
     ErrorCode,
     LeaseRecord,
     Migration,
@@ -57,6 +58,8 @@ class Member:
     phase: NodePhase = NodePhase.ACTIVE
     capacity: int = 1
     """As a multiple of what another worker takes, in a store of exclusive ownership."""
+    wire: int = WIRE_VERSION
+    """The newest version of messages that it reads: events of the store are of none that a worker does not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,6 +401,7 @@ def _topology_of_table(
                 partitions=tuple(owned.get(worker_id, ())),
                 phase=NodePhase.LEAVING if state is not None and state.leaving else phase,
                 capacity=state.capacity if state is not None else 1,
+                wire=state.wire if state is not None else WIRE_VERSION,
             )
         )
     exclusive = Exclusive(
@@ -427,6 +431,7 @@ def _member(worker_id: str, record: NodeRecord, lease: LeaseRecord | None, parti
         pid=lease.pid if lease else None,
         partitions=tuple(partitions),
         phase=record.phase,
+        wire=record.wire,
     )
 
 

@@ -8,12 +8,13 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 import nats.errors
 from nats.aio.client import Client
+from ringcast_meta import MetadataStore
 from ringcast_meta.cluster import Drain, MemberKind, MemberReport, Presence
 from ringcast_service import ConfigError, Lifetime, bounded, end_tasks, ready_file, serving_metrics
 from ringcast_wire import EventLog, RingcastError, UnavailableError, names, without_passwords
@@ -79,7 +80,8 @@ class App(Lifetime):
         config, telemetry = self._config, self._telemetry
         js = nc.jetstream()
         instance_id = new_instance_id()
-        self.core = core = Core(config, repository, nc, js, telemetry, instance_id)
+        open_cluster = self._open_cluster if config.cluster.on else None
+        self.core = core = Core(config, repository, nc, js, telemetry, instance_id, open_cluster)
         box = DeadLetterBox(nc, js)
         replays = Replays(nc, repository.reader, box, telemetry)
         dead_letters = DeadLetterCalls(repository.stores, box, replays, telemetry, core.audit)
@@ -198,6 +200,13 @@ class App(Lifetime):
 
         handshakes.on_failed = failed
 
+    def _open_cluster(self) -> AbstractAsyncContextManager[MetadataStore]:
+        """Opens what processes register in; only where :attr:`ClusterSettings.on`."""
+        config = self._config
+        return config.cluster.open(
+            config.nats_login, inbox_prefix=names.SERVICE_INBOX_PREFIX, replicas=config.nats_replicas
+        )
+
     def _presence(self, instance_id: str, core: Core, server: GrpcServer, drain: Drain) -> Presence | None:
         """What says in the cluster that this instance is there, if that is wanted."""
         config = self._config
@@ -213,9 +222,7 @@ class App(Lifetime):
             load=InstanceLoad(self._telemetry.measures, lambda: server.open_calls),
         )
         presence = Presence(
-            lambda: config.cluster.open(
-                config.nats_login, inbox_prefix=names.SERVICE_INBOX_PREFIX, replicas=config.nats_replicas
-            ),
+            self._open_cluster,
             MemberKind.SERVICE,
             instance_id,
             report=report,

@@ -33,6 +33,7 @@ from ringcast_config_service.releases import Releases, ReleaseWork
 from ringcast_config_service.repository import Repository
 from ringcast_config_service.telemetry import Telemetry
 from ringcast_config_service.value_schemas import ValueSchemas
+from ringcast_config_service.wire_pins import OpenCluster, WirePins
 from ringcast_config_service.writes.group_writer import GroupWriter
 
 log = EventLog(logging.getLogger(__name__))
@@ -53,6 +54,7 @@ class Core:
         js: JetStreamContext,
         telemetry: Telemetry,
         instance_id: str,
+        open_cluster: OpenCluster | None = None,
     ) -> None:
         self._config = config
         self._record = repository.maintenance
@@ -120,6 +122,7 @@ class Core:
         self.fetches = FetchServer(
             nc, self.handlers, at_once=config.fetches, waiting=config.waiting_fetches, telemetry=telemetry
         )
+        self.wire_pins = WirePins(js, repository.stores, open_cluster)
         self.maintenance = Maintenance(
             repository.lead,
             instance_id,
@@ -165,6 +168,7 @@ class Core:
         return (
             {"idempotency_keys": self._forget_marks, "compaction": self._compact, "counts": self._check_counts},
             {"audit_retention": self.audit.forget, "purge": self.lifecycle.purge_expired},
+            {"wire_pins": self.wire_pins.keep},
         )
 
     async def _forget_marks(self, term: Term) -> None:

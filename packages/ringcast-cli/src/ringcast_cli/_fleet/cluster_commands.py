@@ -33,6 +33,7 @@ from ringcast_cli._fleet.members import (
     read_cluster,
 )
 from ringcast_cli._fleet.top_command import store_option, top
+from ringcast_cli._fleet.topology_command import held_down
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +82,8 @@ def list_members(context: click.Context, stores: tuple[str, ...], patience: floa
     click.echo(f"\n{fleet_headline(look)}")
     if look.workers:
         print_table(WORKER_COLUMNS, [worker_row(worker) for worker in look.workers], right=WORKER_NUMBERS)
-    for line in (*member_warnings(members), *fleet_warnings(look)):
+    reads = {f"{member.kind} {member.id}": member.record.wire for member in members if member.record is not None}
+    for line in (*member_warnings(members), *held_down(reads), *fleet_warnings(look)):
         note(line)
     for agent_id in absent:
         note(f"agent {agent_id} is not there, and is to drain when it is: `ringcast cluster activate` ends that")

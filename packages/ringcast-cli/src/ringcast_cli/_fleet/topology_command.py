@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, Final
 
 import click
@@ -11,6 +12,9 @@ from ringcast_wire import Mode
 
 from ringcast_cli._common.options import settings_of, shared_options
 from ringcast_cli._common.output import note, print_json, print_table, visible
+
+_NAMED: Final = 5
+"""Processes that a sentence names."""
 
 
 @click.command()
@@ -67,8 +71,20 @@ def _print(topology: Topology, partitions: bool) -> None:
         rows = [_row(member, settings.partition_count) for member in topology.members]
         columns = ["worker", "slot", "alive", "partitions", "share", "host", "pid", "which"]
         print_table(columns, rows, right=frozenset({1, 3, 4, 6}))
+        for line in held_down({f"worker {each.worker_id}": each.wire for each in topology.members if each.alive}):
+            note(line)
     if topology.exclusive is not None:
         _print_exclusive(topology.exclusive, partitions)
+
+
+def held_down(reads: Mapping[str, int]) -> list[str]:
+    """Which processes keep events at an older wire version than others read; ``reads``: the newest one of each."""
+    lowest, highest = min(reads.values(), default=0), max(reads.values(), default=0)
+    if lowest == highest:
+        return []
+    some = [visible(name) for name in sorted(name for name, version in reads.items() if version == lowest)]
+    named = ", ".join(some[:_NAMED]) + (f" and {len(some) - _NAMED} more" if some[_NAMED:] else "")
+    return [f"events are of wire version {lowest} at most, though others read {highest}: {named} read no newer one"]
 
 
 def _print_exclusive(exclusive: Exclusive, partitions: bool) -> None:

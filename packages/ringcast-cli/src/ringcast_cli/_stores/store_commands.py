@@ -233,6 +233,7 @@ def _print_store(info: StoreInfo, config: CliConfig) -> None:
         *((label, f"{time_ms / 1000:g} s") for label, time_ms in times if time_ms is not None),
         *((("migration", info.migration.stage),) if info.migration is not None else ()),
         ("hash", info.hash),
+        ("wire pin", info.wire_pin),
         ("inline", f"values up to {info.inline_max_bytes} bytes"),
         ("created", created.isoformat(timespec="seconds")),
         ("history", info.history_id),

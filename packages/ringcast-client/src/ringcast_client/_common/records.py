@@ -9,6 +9,7 @@ from enum import StrEnum
 from msgspec.structs import asdict
 from ringcast_wire import (
     POLICY_RANGES,
+    WIRE_VERSION,
     Mode,
     Role,
     StorePolicy,
@@ -93,6 +94,8 @@ class StoreInfo:
     """Of a store of the strategy ``sticky``: the bound on one handler call."""
     migration: MigrationInfo | None = None
     """The last step of its migration to exclusive ownership; ``None``: there never was one."""
+    wire_pin: int = WIRE_VERSION
+    """The newest wire version that its events may be of: one that every process reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +265,7 @@ def store_info(store: pb.Store) -> StoreInfo:
         lease_ttl_ms=store.lease_ttl_ms if store.HasField("lease_ttl_ms") else None,
         call_bound_ms=store.call_bound_ms if store.HasField("call_bound_ms") else None,
         migration=_migration(store),
+        wire_pin=store.wire_pin or WIRE_VERSION,  # an older service does not say
     )
 
 

@@ -457,7 +457,7 @@ class CreateStoreRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., inline_max_bytes: _Optional[int] = ..., lease_ttl_ms: _Optional[int] = ..., call_bound_ms: _Optional[int] = ...) -> None: ...
 
 class Store(_message.Message):
-    __slots__ = ("name", "partition_count", "mode", "strategy", "hash", "inline_max_bytes", "created_at_ms", "keys", "history_id", "deletion", "lease_ttl_ms", "call_bound_ms", "migration")
+    __slots__ = ("name", "partition_count", "mode", "strategy", "hash", "inline_max_bytes", "created_at_ms", "keys", "history_id", "deletion", "lease_ttl_ms", "call_bound_ms", "migration", "wire_pin")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -471,6 +471,7 @@ class Store(_message.Message):
     LEASE_TTL_MS_FIELD_NUMBER: _ClassVar[int]
     CALL_BOUND_MS_FIELD_NUMBER: _ClassVar[int]
     MIGRATION_FIELD_NUMBER: _ClassVar[int]
+    WIRE_PIN_FIELD_NUMBER: _ClassVar[int]
     name: str
     partition_count: int
     mode: Mode
@@ -484,7 +485,8 @@ class Store(_message.Message):
     lease_ttl_ms: int
     call_bound_ms: int
     migration: Migration
-    def __init__(self, name: _Optional[str] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., hash: _Optional[str] = ..., inline_max_bytes: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[KeyInfo, _Mapping]]] = ..., history_id: _Optional[str] = ..., deletion: _Optional[_Union[Deletion, _Mapping]] = ..., lease_ttl_ms: _Optional[int] = ..., call_bound_ms: _Optional[int] = ..., migration: _Optional[_Union[Migration, _Mapping]] = ...) -> None: ...
+    wire_pin: int
+    def __init__(self, name: _Optional[str] = ..., partition_count: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., hash: _Optional[str] = ..., inline_max_bytes: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[KeyInfo, _Mapping]]] = ..., history_id: _Optional[str] = ..., deletion: _Optional[_Union[Deletion, _Mapping]] = ..., lease_ttl_ms: _Optional[int] = ..., call_bound_ms: _Optional[int] = ..., migration: _Optional[_Union[Migration, _Mapping]] = ..., wire_pin: _Optional[int] = ...) -> None: ...
 
 class StorePolicy(_message.Message):
     __slots__ = ("max_rows", "max_bytes", "max_row_bytes", "max_keys", "max_rows_per_second", "burst_rows", "history_retention_ms", "releases_only", "approvals", "max_release_growth_percent", "max_release_shrink_percent", "max_release_change_percent", "tombstone_retention_ms", "max_release_byte_growth_percent", "max_release_byte_shrink_percent", "max_release_partition_growth_percent", "max_release_partition_shrink_percent", "release_partition_tolerance_rows", "unique_ignoring_case", "unique_ignoring_outer_space", "unique_ignoring_unicode_form", "unique_ignoring_trailing_dot", "external_check")

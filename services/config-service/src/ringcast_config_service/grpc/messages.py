@@ -57,6 +57,7 @@ def store_message(record: StoreRecord, keys: tuple[KeyStats, ...] = ()) -> pb.St
         lease_ttl_ms=settings.lease_ttl_ms,
         call_bound_ms=settings.call_bound_ms,
         migration=_migration_message(record.migration),
+        wire_pin=record.wire_pin,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, overload
 
 from ringcast_wire import (
     NO_POLICY,
+    WIRE_VERSION,
     Migration,
     RingcastError,
     Role,
@@ -61,6 +62,8 @@ class StoreRecord:
     policy: StorePolicy = NO_POLICY
     migration: Migration | None = None
     """The operator's last step of a migration; ``None``: there never was one."""
+    wire_pin: int = WIRE_VERSION
+    """The newest wire version that its events may be of: what every process reads, as far as is known."""
 
     @property
     def partition_count(self) -> int:

@@ -56,7 +56,7 @@ Record = Sequence[Any]
 
 def to_store(record: Record) -> StoreRecord:
     name, count, mode, hash_name, strategy, load_factor, wire_version, inline, created_at_ms, history, *others = record
-    lease_ttl_ms, call_bound_ms, policy, migration, *ended = others
+    lease_ttl_ms, call_bound_ms, policy, migration, wire_pin, *ended = others
     settings = StoreSettings(
         partition_count=count,
         mode=Mode(mode),
@@ -76,6 +76,7 @@ def to_store(record: Record) -> StoreRecord:
         to_deletion(*ended),
         to_policy(policy),
         decode_migration(migration) if migration else None,
+        wire_pin or WIRE_VERSION,
     )
 
 

@@ -122,6 +122,9 @@ class StoreRepository(Protocol):
             ConditionFailedError: it is not.
         """
 
+    async def pin_wire(self, lead: Lead, name: str, version: int) -> None:
+        """Pins the events of a store to a wire version. Raises ``LostLeadError`` where another instance leads."""
+
 
 class DeletionRepository(Protocol):
     """Stores and keys that are deleted: restored until their retention is over, then purged. ``by`` as for stores."""

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 from ringcast_wire import (
     NO_POLICY,
-    WIRE_VERSION,
     Change,
     Event,
     InvalidInputError,
@@ -27,6 +26,7 @@ from ringcast_wire import (
     limits,
     names,
     shown,
+    version_for,
 )
 
 from ringcast_config_service.repository.audit import AuditFact, RowChanges, facts_of
@@ -458,13 +458,14 @@ def events_of(
     for place, rows in by_partition.items():
         ref = PartitionRef(*place)
         key = ref.key
-        inline, history = stores[key.store].inline_max_bytes, state.histories.get(key, "")
+        store = stores[key.store]
+        inline, version, history = store.inline_max_bytes, version_for(store.wire_pin), state.histories.get(key, "")
         prev, rev = (state.heads.get(ref) or Head()).revision, plan.heads[ref].revision
         listed = 0 < len(rows) <= limits.MAX_EVENT_CHANGES
         changes = sorted((_change(row, inline) for row in rows), key=_version) if listed else None
-        payload = encode(Event(WIRE_VERSION, prev, rev, now_ms, changes, history, release))
+        payload = encode(Event(version, prev, rev, now_ms, changes, history, release))
         if len(payload) > limits.MAX_EVENT_BYTES:
-            payload = encode(Event(WIRE_VERSION, prev, rev, now_ms, None, history, release))
+            payload = encode(Event(version, prev, rev, now_ms, None, history, release))
         yield PlannedEvent(
             names.notify_subject(key.store, key.name, ref.partition),
             names.event_msg_id(key.store, key.name, ref.partition, rev, history),

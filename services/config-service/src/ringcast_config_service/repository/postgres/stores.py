@@ -6,7 +6,9 @@ from ringcast_wire import Migration
 
 from ringcast_config_service.repository import audit, mapping
 from ringcast_config_service.repository.base import SERVICE, Authorship, StoreInfo, StoreRecord
+from ringcast_config_service.repository.lead import Lead
 from ringcast_config_service.repository.postgres.audit import add_facts
+from ringcast_config_service.repository.postgres.lead import transact_as
 from ringcast_config_service.repository.postgres.session import Connection, Sessions
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
 
@@ -70,6 +72,12 @@ class PostgresStores:
             return await store_info(db, name)
 
         return await self._sessions.transact(work)
+
+    async def pin_wire(self, lead: Lead, name: str, version: int) -> None:
+        async def work(db: Connection) -> None:
+            await db.execute(Sql.SET_WIRE_PIN, name, version)
+
+        await transact_as(self._sessions, lead, work)
 
 
 async def store_info(db: Connection, name: str, *, include_deleted: bool = False) -> StoreInfo:

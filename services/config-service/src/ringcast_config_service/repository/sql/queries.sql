@@ -45,11 +45,11 @@ UPDATE schema_version SET usable_from = $1 WHERE one = 1 AND usable_from < $1
 
 -- GET_STORE --
 -- The store named $1, deleted or not.
-SELECT {store_columns}, policy, migration, deleted_at_ms, expires_at_ms FROM stores WHERE name = $1
+SELECT {store_columns}, policy, migration, wire_pin, deleted_at_ms, expires_at_ms FROM stores WHERE name = $1
 
 -- LIST_STORES --
 -- Every store by name, deleted or not.
-SELECT {store_columns}, policy, migration, deleted_at_ms, expires_at_ms FROM stores ORDER BY name
+SELECT {store_columns}, policy, migration, wire_pin, deleted_at_ms, expires_at_ms FROM stores ORDER BY name
 
 -- COUNT_STORES --
 -- How many stores there are that are not deleted.
@@ -66,6 +66,10 @@ UPDATE stores SET inline_max_bytes = $2 WHERE name = $1
 -- SET_MIGRATION --
 -- Takes a step of the migration of the store $1, with the wire version that goes with it.
 UPDATE stores SET migration = $2, wire_version = $3 WHERE name = $1
+
+-- SET_WIRE_PIN --
+-- Pins the events of the store $1 to the wire version $2.
+UPDATE stores SET wire_pin = $2 WHERE name = $1
 
 -- GET_POLICY --
 -- The policies of the store $1 as JSON text, null where it has none.

@@ -35,7 +35,9 @@ CREATE TABLE IF NOT EXISTS stores (
     policy TEXT,
     -- The operator's last step of a migration to exclusive ownership: JSON text, null where there never was one. While
     -- there is a migration wire_version is the one that older builds refuse.
-    migration TEXT
+    migration TEXT,
+    -- The newest wire version that events may be of; null: the first.
+    wire_pin BIGINT
 );
 
 CREATE TABLE IF NOT EXISTS config_keys (

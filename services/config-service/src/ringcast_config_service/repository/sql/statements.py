@@ -27,7 +27,7 @@ from ringcast_config_service.repository.sql.loader import Block, insert, read_bl
 
 log = EventLog(logging.getLogger(__name__))
 
-SCHEMA_VERSION: Final = 17
+SCHEMA_VERSION: Final = 18
 USABLE_FROM: Final = 11
 """The oldest build that may use a database of :data:`SCHEMA_VERSION`, by the version that it knows. A step of
 ``upgrades.sql`` that only adds leaves it; one that takes away or changes the meaning of what is there raises it, here

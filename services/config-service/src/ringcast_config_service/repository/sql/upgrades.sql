@@ -239,3 +239,8 @@ UPDATE schema_version SET version = 16 WHERE version = 15
 -- UPGRADE_17 --
 -- Schemas of values may be Protobuf messages. Nothing is stored in another way: builds that do not know them have a lower number.
 UPDATE schema_version SET version = 17 WHERE version = 16
+
+-- UPGRADE_18 --
+-- The events of a store are pinned to a wire version.
+ALTER TABLE stores ADD COLUMN {if_not_exists} wire_pin BIGINT;
+UPDATE schema_version SET version = 18 WHERE version = 17

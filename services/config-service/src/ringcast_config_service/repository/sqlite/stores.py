@@ -8,8 +8,10 @@ from ringcast_wire import Migration
 
 from ringcast_config_service.repository import audit, mapping
 from ringcast_config_service.repository.base import SERVICE, Authorship, StoreInfo, StoreRecord
+from ringcast_config_service.repository.lead import Lead
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 from ringcast_config_service.repository.sqlite.audit import add_facts
+from ringcast_config_service.repository.sqlite.lead import write_as
 from ringcast_config_service.repository.sqlite.session import Sessions
 
 
@@ -68,6 +70,9 @@ class SqliteStores:
             return store_info(db, name)
 
         return await self._sessions.write(work)
+
+    async def pin_wire(self, lead: Lead, name: str, version: int) -> None:
+        await write_as(self._sessions, lead, lambda db: db.execute(Sql.SET_WIRE_PIN, (name, version)).rowcount)
 
 
 def store_info(db: sqlite3.Connection, name: str, *, include_deleted: bool = False) -> StoreInfo:

@@ -42,15 +42,21 @@ _IMPORTS = ("ringcast", "ringcast_client", "ringcast_config_service", "ringcast_
 
 @dataclass(frozen=True)
 class Build:
-    """A build of all distributions: ``path`` is the directory of their packages, ``None`` means this tree."""
+    """A build of all distributions: ``path`` is the directory of their packages, ``None`` means this tree.
+
+    ``is_whole``: whether it has all of them; what it lacks is this tree's.
+    """
 
     name: str
     path: Path | None = None
+    is_whole: bool = True
 
     @property
     def env(self) -> dict[str, str]:
         """The variables of a process that is to be of this build."""
-        return {} if self.path is None else {"PYTHONPATH": str(self.path.resolve())}
+        if self.path is None:
+            return {}
+        return {"PYTHONPATH": os.pathsep.join([str(self.path.resolve()), *(() if self.is_whole else sys.path)])}
 
     def check(self) -> None:
         """Makes sure that processes with these variables import this build's packages.
@@ -135,13 +141,21 @@ class Verdict:
 
 
 class System:
-    """NATS, two config services on one database, an agent, and workers of two stores; everything of ``build`` at first.
+    """NATS, two config services on one database, an agent, and workers of two stores; everything of ``build`` at first,
+    but for what ``others`` names.
 
     Use as a context manager, then call its methods in a thread: they wait. One :class:`Client` of each of ``clients``
     and store is there from the beginning to the end.
     """
 
-    def __init__(self, directory: Path, database: str, build: Build, clients: tuple[Build, ...]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        database: str,
+        build: Build,
+        clients: tuple[Build, ...],
+        others: Mapping[str, Build] | None = None,
+    ) -> None:
         self._directory = directory
         self._clients_of = clients
         self._exits = ExitStack()
@@ -169,8 +183,8 @@ class System:
             for store in STORES
             for number in range(WORKERS)
         }
-        for server in (*self.services.values(), self.agent, *self.workers.values()):
-            server.env = {**server.env, **build.env}
+        for name, server in self._servers.items():
+            server.env = {**server.env, **(others or {}).get(name, build).env}
         self._cli = Cli(directory, cluster_store=f"{nats.url}/config_cluster", timeout_s="60")
 
     def __enter__(self) -> Self:
@@ -252,8 +266,12 @@ class System:
         found = dict(held)
         return len(held) - len(found) + len(set(found.items()) ^ set(truth.items()))
 
+    @property
+    def _servers(self) -> dict[str, ManagedServer]:
+        return {**self.services, **self.workers, "agent": self.agent}
+
     def _server(self, name: str) -> ManagedServer:
-        return {**self.services, **self.workers, "agent": self.agent}[name]
+        return self._servers[name]
 
     def _drain(self, service: ConfigServiceProcess) -> None:
         self._cli.ok("cluster", "drain", self._member(service), "--wait")

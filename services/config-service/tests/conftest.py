@@ -342,9 +342,8 @@ class Clients:
     async def fetch(self, store: str, what: int | str, payload: bytes = b"", key: str = "k") -> bytes:
         """A whole reply put together; raises the error that the service answered with."""
         inbox = self.nc.new_inbox()
-        subscription = await self.nc.subscribe(inbox)
+        subscription, assembler = await self.nc.subscribe(inbox), ChunkAssembler()
         await self.nc.publish(names.fetch_subject(store, key, what), payload, reply=inbox)
-        assembler = ChunkAssembler()
         try:
             while True:
                 msg = await subscription.next_msg(timeout=PATIENCE_S)

@@ -82,6 +82,7 @@ async def _answer(
             {KEY: session},
             incarnation="i" * 16,
             assigned=lambda _: digest,
+            laid=lambda _key, _request: None,
             judged=lambda *_: None,
             groups=False,
             log=log,

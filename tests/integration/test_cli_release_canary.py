@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from ringcast import Change, Mode, PoisonPolicy, Worker
+from ringcast import Change, PoisonPolicy, Worker
 from ringcast._worker import reports
 from ringcast_client._releases import releases as client_releases
 from ringcast_core import row_partition
@@ -229,11 +229,3 @@ async def test_a_release_of_the_canary_alone_has_one_wave(bench: Bench, tmp_path
         assert "is published: 1 rows, 1 published" in said.out
         assert f"waves canary {SITE} (1 partition)" in (await _run(bench, "show", bench.store, number)).out
         await bench.client.delete(bench.store, "list", row_id)
-
-
-async def test_mode_full_has_no_canary(bench: Bench, tmp_path: Path) -> None:
-    await bench.create(mode=Mode.FULL)
-    await bench.worker("a", labels=SITE)
-    await _stage(bench, tmp_path)
-    said = await _run(bench, "publish", bench.store, 1, "--waves", "100", "--canary", SITE, code=1)
-    assert "in a store of mode FULL all workers have all partitions" in said.err

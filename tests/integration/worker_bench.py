@@ -37,8 +37,8 @@ class Bench:
 
     async def worker(self, name: str, handler: Any = None, **settings: Any) -> Worker:
         """With a window of 0.1 s, so that tests need not wait."""
-        made = {"keys": ["list"], "stabilisation_s": 0.1, "handler": handler, **settings}
-        worker = Worker(servers=self.servers.nats.url, store=self.store, worker_id=f"{self.store}-{name}", **made)
+        made = {"servers": self.servers.nats.url, "keys": ["list"], "stabilisation_s": 0.1, "handler": handler}
+        worker = Worker(store=self.store, worker_id=f"{self.store}-{name}", **made | settings)
         await self._stack.enter_async_context(worker)
         await worker.wait_ready(timeout_s=PATIENCE_S)
         return worker
@@ -47,7 +47,7 @@ class Bench:
         for number in range(rows):
             await self.client.put(self.store, "list", f"row{number}", "value")
 
-    def process(self, name: str) -> WorkerProcess:
+    def process(self, name: str, **settings: Any) -> WorkerProcess:
         """A worker as a process of its own, that whoever asks starts and ends."""
         return WorkerProcess(
             f"{self.store}-{name}",
@@ -56,6 +56,7 @@ class Bench:
             keys=("list",),
             history=History(),
             stabilisation_s=0.1,
+            **settings,
         )
 
     async def told(self, *words: object) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from ringcast_wire import WIRE_VERSION, InvalidInputError, ProtocolError, check_canary, names
+from ringcast_wire import WIRE_VERSION, InvalidInputError, ProtocolError, Rollout, check_canary, names
 from ringcast_wire import reports as wire
 
 LABEL = "site=test"
@@ -73,3 +73,24 @@ def test_the_place_of_a_dry_wave_is_one_more_0() -> None:
     assert check_canary(LABEL, [10, 100]) == (0, 10, 100)
     with pytest.raises(InvalidInputError, match="dry_wave needs a canary: its workers judge the rows"):
         check_canary("", [10, 100], dry_wave=True)
+
+
+def test_rows_that_are_laid_over_are_asked_for_and_come_with_the_state_of_their_release() -> None:
+    request = wire.StagedRequest(WIRE_VERSION, 7, [], 0, provisional=True)
+    assert wire.decode_staged_request(wire.encode_staged(request)) == request
+    reply = wire.StagedReply(WIRE_VERSION, [], 0, "undone")
+    assert wire.decode_staged_reply(wire.encode_staged(reply)) == reply
+    of_before = msgspec.msgpack.encode([WIRE_VERSION, 7, [0, 2], 0])
+    assert not wire.decode_staged_request(of_before).provisional
+    asked = wire.ReportRequest(WIRE_VERSION, "0" * 16, provisional=wire.ProvisionalRequest(7, LABEL, again=True))
+    assert wire.decode_report_request(wire.encode_report(asked)) == asked
+    with pytest.raises(ProtocolError):
+        wire.decode_report_request(
+            wire.encode_report(wire.ReportRequest(WIRE_VERSION, "0" * 16, provisional=wire.ProvisionalRequest(7, "x")))
+        )
+
+
+def test_a_release_is_provisional_in_front_where_its_canary_has_no_partitions() -> None:
+    assert Rollout((0, 10, 100), (0, 1, 8), canary=LABEL).provisional
+    assert not Rollout((0, 10, 100), (1, 2, 8), canary=LABEL).provisional
+    assert not Rollout((10, 100), (1, 8)).provisional

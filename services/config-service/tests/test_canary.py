@@ -13,7 +13,16 @@ from ringcast_config_service.canary import LabelledOwners, labelled_owners
 from ringcast_config_service.nats.fleet import FleetRound
 from ringcast_config_service.proof import Fleet, Registration
 from ringcast_config_service.repository import Canary, Release
-from ringcast_wire import WIRE_VERSION, ConditionFailedError, InvalidInputError, Mode, ReleaseState, UnavailableError
+from ringcast_wire import (
+    WIRE_VERSION,
+    ConditionFailedError,
+    InvalidInputError,
+    LimitExceededError,
+    Mode,
+    ReleaseState,
+    UnavailableError,
+    limits,
+)
 from ringcast_wire.grpc import error_from_rpc, pb
 from ringcast_wire.reports import ReportRound, WorkerKind, WorkerReport, spans_of
 
@@ -93,6 +102,8 @@ class System:
     rounds: dict[str, FleetRound]
     mode: Mode = Mode.PARTITIONED
     asked: list[str] = field(default_factory=list)
+    rows: int = 10
+    bytes: int = 100
 
     @property
     def stores(self) -> System:
@@ -120,7 +131,7 @@ class System:
         monkeypatch.setattr(canaries, "ask_fleet", self.ask_fleet)
         none: Any = None
         me: Any = self
-        counts = (10, 100, 1, 0, 0, 0, 0)
+        counts = (self.rows, self.bytes, 1, 0, 0, 0, 0)
         words = ("s", 1, "one", ReleaseState.STAGED, "", True, *counts, "alice", "", "", "", "", 0, 0, 0)
         return await Canaries(none, none, me).find(Release(*words), LABEL)
 
@@ -168,10 +179,49 @@ async def test_what_can_be_no_canary_is_refused(
     assert caught.value.field == "canary"
 
 
-async def test_nobody_is_asked_in_mode_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    system = System({"k": {0}}, {}, Mode.FULL)
-    with pytest.raises(ConditionFailedError, match="in a store of mode FULL all workers have all partitions") as caught:
+EVERYWHERE = asked(a=report(0, 1, labels=(LABEL,), assignment=""), b=report(0, 1, assignment=""))
+
+
+async def test_in_mode_full_no_partition_is_the_canarys_and_its_workers_lay_the_rows_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    system = System({"k": {0}, "l": {1}}, {"k": EVERYWHERE, "l": EVERYWHERE}, Mode.FULL)
+    assert await system.find(monkeypatch) == Canary(LABEL, frozenset(), provisional=True)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "why"),
+    [
+        ({"k": NOBODY, "l": NOBODY}, "no worker of its keys has this label"),
+        ({"k": EVERYWHERE, "l": NOBODY}, "no worker of its key 'l' has this label"),
+        ({"k": EVERYWHERE, "l": asked()}, "no worker of its key 'l' has this label"),
+        (
+            dict.fromkeys("kl", asked(a=report(0, 1, labels=(LABEL,)))),
+            "workers with this label own all partitions of its keys, so nobody would be spared",
+        ),
+    ],
+)
+async def test_what_can_be_no_canary_of_mode_full_is_refused(
+    rounds: dict[str, FleetRound], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConditionFailedError) as caught:
+        await System({"k": {0}, "l": {0}}, rounds, Mode.FULL).find(monkeypatch)
+    assert str(caught.value) == f"release 1 of store 's' can't be published with the canary {LABEL}: {why}"
+    silent = asked(a=report(0, 1, labels=(LABEL,)), b=None)
+    with pytest.raises(UnavailableError, match="worker b does not answer"):
+        await System({"k": {0}}, {"k": silent}, Mode.FULL).find(monkeypatch)
+
+
+@pytest.mark.parametrize(("rows", "size"), [(100_001, 100), (10, 64 * limits.MIB + 1)])
+async def test_what_workers_do_not_lay_over_is_refused_before_they_are_asked(
+    monkeypatch: pytest.MonkeyPatch, rows: int, size: int
+) -> None:
+    system = System({"k": {0}}, {}, Mode.FULL, rows=rows, bytes=size)
+    with pytest.raises(LimitExceededError) as caught:
         await system.find(monkeypatch)
+    what = f"it has {rows} rows, the limit is 100000" if rows > 10 else f"it has {size} bytes, the limit is 67108864"
+    place = "release 1 of store 's' can't be published with a canary in a store of mode FULL"
+    assert str(caught.value) == f"{place}: {what}"
     assert (caught.value.field, system.asked) == ("canary", [])
 
 

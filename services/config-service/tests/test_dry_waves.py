@@ -112,6 +112,18 @@ def test_what_ends_it(worker: WorkerReport, failed: str, impossible: str) -> Non
     assert (found.failed, found.impossible) == (failed, impossible)
 
 
+def test_in_mode_full_each_worker_with_the_label_judges_all() -> None:
+    whole = [0, 1, 2]
+    a, b = (report(*whole, dry_wave=said(*whole, rows=5)) for _ in range(2))
+    other = report(*whole, label=False)
+    assert judged_by("k", ASKED, *asked(a=a, b=b, c=other), full=True) == Judged(10)
+    late = report(*whole, dry_wave=said(*whole, state=DryWaveState.JUDGING, rows=2))
+    assert judged_by("k", ASKED, *asked(a=a, b=late, c=other), full=True).waits_for == "worker b has judged 2 rows"
+    assert judged_by("k", ASKED, *asked(a=a, c=None), full=True).waits_for == "worker c does not answer"
+    gone = judged_by("k", ASKED, *asked(c=other), full=True)
+    assert gone.waits_for == "no worker has judged partition 0 and 2 more"
+
+
 async def test_the_place_of_a_dry_wave_among_the_waves_is_a_second_0(service: Any, store_name: str) -> None:
     """A service that knows of none refuses the waves, and so publishes nothing that was to be judged before."""
     await service.create(store_name)

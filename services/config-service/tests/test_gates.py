@@ -94,7 +94,7 @@ async def judged(monkeypatch: pytest.MonkeyPatch, fleet: Fleet, gate: ReleaseGat
     monkeypatch.setattr(gates, "time", fleet)
     monkeypatch.setattr(gates, "asyncio", fleet)
     made: Any = fleet
-    judgement = await Gates(made, made, made).judged(release(gate))
+    judgement = await Gates(made, made, made, made).judged(release(gate))
     fleet.proven = judgement.proven if judgement is not None else ()
     return judgement.why if judgement is not None else None
 

@@ -42,6 +42,7 @@ async def working(bench: Bench, halted_after_s: float, gates: Any = None) -> Asy
         gates,
         lambda _: None,
         Measures(),
+        ask_again=lambda _: None,
         instance_id="i",
         **retention,
         takeover_ms=0,

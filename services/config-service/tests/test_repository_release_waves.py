@@ -14,6 +14,7 @@ from ringcast_core import row_partition
 from ringcast_wire import (
     ConditionFailedError,
     InvalidInputError,
+    LimitExceededError,
     ReleaseGate,
     ReleaseOutcome,
     ReleaseState,
@@ -287,3 +288,67 @@ async def test_conditions_of_prometheus_keep_builds_away_that_would_leave_them_o
     other = "is publishing with another gate: .*, 1 PromQL conditions"
     with pytest.raises(ConditionFailedError, match=other):
         await bench.repo.releases.publish("s", 2, DAY_MS, BY, (50, 100), ReleaseGate(bake_ms=1))
+
+
+async def test_a_release_that_workers_lay_over_is_at_its_gate_and_publishes_nothing_before(bench: Bench) -> None:
+    """What is waiting they may have until the release has ended."""
+    releases, canary = bench.repo.releases, Canary("site=test", provisional=True)
+    await stage(bench, keys=["k"])
+    words = "s", 1, "k", {0, 1, 2, 3}, 0, 1_000, 1 << 20
+    assert await releases.provisional_rows(*words) == (ReleaseState.STAGED, [])
+    begun = await releases.publish("s", 1, DAY_MS, BY, (0, 50, 100), canary=canary)
+    assert (begun.rollout.waves, begun.rollout.partitions) == ((0, 50, 100), (0, 4, 8))
+    assert (begun.work, begun.at_gate, begun.is_only_laid_over) == ("lay", True, True), "older builds leave it alone"
+    assert await work(bench) == 0
+    assert not await published(bench)
+    state, rows = await releases.provisional_rows(*words)
+    assert state is ReleaseState.PUBLISHING
+    assert {row.row_id for row in rows} == {each for each in ROWS if row_partition(each, 8) < 4}
+    assert await releases.provisional_rows("s", 1, "k", set(), 0, 1_000, 1 << 20) == (ReleaseState.PUBLISHING, [])
+
+    await releases.pause("s", 1, BY)
+    assert (await releases.get("s", 1)).work == ""
+    assert (await releases.resume("s", 1, BY)).at_gate
+    await releases.pass_gate("s", 1, 1)
+    release = await releases.get("s", 1)
+    assert (release.work, release.at_gate, release.is_laid_over, release.is_only_laid_over) == (
+        "wave",
+        False,
+        True,
+        False,
+    )
+    await work(bench)
+    done = {partition for _, partition in await published(bench)}
+    assert len(done) == 4
+    state, rows = await releases.provisional_rows("s", 1, "k", set(range(8)), 0, 1_000, 1 << 20)
+    assert {row.partition for row in rows} == set(range(8)) - done, "what is published they have"
+    await releases.pass_gate("s", 1, 2)
+    await work(bench)
+    await releases.pass_gate("s", 1, 3)
+    assert await releases.provisional_rows(*words) == (ReleaseState.PUBLISHED, [])
+
+
+async def test_a_release_that_is_laid_over_is_undone_without_a_write(bench: Bench) -> None:
+    releases, canary = bench.repo.releases, Canary("site=test", provisional=True)
+    await stage(bench, keys=["k"])
+    await releases.publish("s", 1, DAY_MS, BY, (0, 100), canary=canary)
+    await releases.fail_gate("s", 1, 1, "it is bad")
+    await work(bench)
+    release = await releases.get("s", 1)
+    assert (release.state, release.published, release.undone) == (ReleaseState.UNDONE, 0, 0)
+    assert (await releases.provisional_rows("s", 1, "k", {0}, 0, 10, 1 << 20)).state is ReleaseState.UNDONE
+
+
+async def test_one_release_of_a_store_is_laid_over_at_a_time(bench: Bench) -> None:
+    releases, canary = bench.repo.releases, Canary("site=test", provisional=True)
+    for stage_id, key in (("one", "k"), ("two", "k2"), ("three", "k3")):
+        await stage(bench, keys=[key], stage_id=stage_id)
+    await releases.publish("s", 1, DAY_MS, BY, (100,))
+    with pytest.raises(ConditionFailedError, match="can't be laid over: it is publishing"):
+        await releases.provisional_rows("s", 1, "k", {0}, 0, 10, 1 << 20)
+    await releases.publish("s", 2, DAY_MS, BY, (0, 100), canary=canary)
+    with pytest.raises(LimitExceededError, match="release 2 is laid over at workers, and the limit is 1") as caught:
+        await releases.publish("s", 3, DAY_MS, BY, (0, 100), canary=canary)
+    assert caught.value.field == "canary"
+    await releases.stop("s", 2, BY)
+    assert (await releases.publish("s", 3, DAY_MS, BY, (0, 100), canary=canary)).is_laid_over

@@ -75,13 +75,15 @@ class DryWaveReport(msgspec.Struct, frozen=True, array_like=True):
 
 class StagedRequest(msgspec.Struct, frozen=True, array_like=True):
     """Asks for rows of a key that ``release`` has staged for the partitions ``spans``: those behind the place
-    ``after``."""
+    ``after``. ``provisional``: to lay them over, while it is published behind a canary; without ``spans`` only whether
+    it still is."""
 
     wire_version: int
     release: _Number
     spans: Spans
     after: _Place = 0
     reads: Reads = WIRE_VERSION
+    provisional: bool = False
 
 
 class StagedRow(msgspec.Struct, frozen=True, array_like=True):
@@ -96,11 +98,15 @@ class StagedRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StagedReply(msgspec.Struct, frozen=True, array_like=True):
-    """A page of staged rows, and the place behind which to go on; 0: that was all."""
+    """A page of staged rows, and the place behind which to go on; 0: that was all.
+
+    ``state``: that of the release, where the rows are to be laid over. Only while it is ``publishing`` there are any.
+    """
 
     wire_version: int
     rows: list[StagedRow]
     next: _Place = 0
+    state: Annotated[str, msgspec.Meta(max_length=64)] = ""
 
 
 _request = msgspec.msgpack.Decoder(StagedRequest)

@@ -107,6 +107,10 @@ MAX_CONDITION_BYTES: Final = 1_000
 """Of one of them."""
 MAX_DRY_WAVE_S: Final = 60.0
 """How long publishing waits for the dry wave of a release."""
+MAX_PROVISIONAL_ROWS: Final = 100_000
+"""Rows of a release that has a canary in a store of mode FULL: its workers hold them beside what they have."""
+MAX_PROVISIONAL_BYTES: Final = 64 * MIB
+"""Bytes of these rows: ids, values and metadata."""
 MAX_KEPT_RELEASES: Final = 1_000
 """Releases of one store that are known; the oldest that are done are forgotten."""
 MAX_RELEASE_PAGE: Final = 100

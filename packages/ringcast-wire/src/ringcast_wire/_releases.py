@@ -69,7 +69,7 @@ class Rollout(msgspec.Struct, frozen=True):
     ``at_gate``: all its rows are published, and it is to be seen whether the next one may follow. ``waits_for``: what
     lacks there. ``failure``: why the release was undone by itself. ``gate``: what has to hold after each wave.
     ``canary``: the first wave has the partitions that workers with this label owned when it began; empty: it is drawn
-    as the others.
+    as the others. In a store of mode FULL it has none of its own, and is ``provisional``.
     """
 
     waves: tuple[int, ...]
@@ -81,6 +81,11 @@ class Rollout(msgspec.Struct, frozen=True):
     failure: str = ""
     gate: ReleaseGate = DEFAULT_GATE
     canary: str = ""
+
+    @property
+    def provisional(self) -> bool:
+        """Whether in the first wave nothing is published: the workers with the label lay the staged rows over."""
+        return bool(self.canary) and self.partitions[:1] == (0,)
 
 
 GATE_RANGES: Final = {

@@ -13,6 +13,7 @@ from ringcast_wire._dry_waves import DryWaveReport, DryWaveRequest, RandomId, ch
 from ringcast_wire._errors import InvalidInputError, ProtocolError
 from ringcast_wire._labels import LABEL_PATTERN
 from ringcast_wire._limits import KIB, MAX_LABELS, MAX_PARTITIONS, MAX_ROW_ID_BYTES
+from ringcast_wire._provisional_rows import ProvisionalReport, ProvisionalRequest
 from ringcast_wire._rows import check_row_id
 from ringcast_wire._versions import WIRE_VERSION, Reads, check_version
 
@@ -63,7 +64,7 @@ class ReportRequest(msgspec.Struct, frozen=True, array_like=True):
     """Asks the workers of a key how far they are, and where a ``row_id`` is given, what they know of that row.
 
     ``ranges``: partition, first and last revision, partition, …: what of these the handler did not take. ``dry_wave``:
-    has staged rows judged.
+    has staged rows judged. ``provisional``: has them laid over.
     """
 
     wire_version: int
@@ -72,6 +73,7 @@ class ReportRequest(msgspec.Struct, frozen=True, array_like=True):
     ranges: _Revisions = []
     dry_wave: DryWaveRequest | None = None
     reads: Reads = WIRE_VERSION
+    provisional: ProvisionalRequest | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True):
@@ -110,6 +112,8 @@ class RowReport(msgspec.Struct, frozen=True, array_like=True):
     error: _Text = ""
     release: _Revision = 0
     """The release that the row's version came by; 0: none, or the worker has not had the event."""
+    provisional: _Revision = 0
+    """The release whose provisional row the worker shows in place of this one; 0: none."""
 
 
 class WorkerReport(msgspec.Struct, frozen=True, array_like=True):
@@ -165,6 +169,8 @@ class WorkerReport(msgspec.Struct, frozen=True, array_like=True):
     """``None``: none was asked for, or not of this worker, or its build does not know them."""
     given_up: _Count = 0
     """Rows that the handler has given up for good, whether ``refusals`` names them or not. An older build says 0."""
+    provisional: ProvisionalReport | None = None
+    """Of the release that it was asked about, or whose rows lie over what it holds; ``None``: of none."""
 
     @property
     def unnamed_given_up(self) -> int:

@@ -13,6 +13,7 @@ from ringcast_wire._chunks import ChunkAssembler
 from ringcast_wire._dry_waves import DryWaveRequest
 from ringcast_wire._errors import LimitExceededError, ProtocolError, RingcastError
 from ringcast_wire._limits import MIB
+from ringcast_wire._provisional_rows import ProvisionalRequest
 from ringcast_wire._report_messages import (
     MAX_REPORT_BYTES,
     ReportRequest,
@@ -36,8 +37,8 @@ MAX_MESSAGES: Final = 64
 MAX_ROUND_BYTES: Final = 32 * MIB
 """Bytes of all answers of one round."""
 _Taken: TypeAlias = Callable[["ReportMessage"], Awaitable[None]]
-_Place: TypeAlias = tuple[str, str, str, tuple[int, ...], str]
-"""What is asked: store, key, row, ranges and the id of a dry wave."""
+_Place: TypeAlias = tuple[str, str, str, tuple[int, ...], str, ProvisionalRequest | None]
+"""What is asked: store, key, row, ranges, the id of a dry wave, and whose provisional rows."""
 
 
 class ReportMessage(Protocol):
@@ -98,11 +99,12 @@ class ReportAsker:
         row_id: str = "",
         ranges: Sequence[int] = (),
         dry_wave: DryWaveRequest | None = None,
+        provisional: ProvisionalRequest | None = None,
         timeout_s: float = 2.0,
     ) -> ReportRound:
         """Returns once all ``expected`` workers have answered, at the latest after ``timeout_s``.
 
-        ``row_id``: what each knows of this row is in its report. ``ranges``, ``dry_wave``: as of
+        ``row_id``: what each knows of this row is in its report. ``ranges``, ``dry_wave``, ``provisional``: as of
         :class:`ReportRequest`.
 
         An answer is never older than ``JOIN_WITHIN_S`` before the call. Errors of the bus are raised as they are.
@@ -117,6 +119,7 @@ class ReportAsker:
             row_id and check_row_id(row_id),
             tuple(ranges),
             dry_wave.id if dry_wave else "",
+            provisional,
         )
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -149,14 +152,13 @@ class ReportAsker:
             return
         current.is_begun = True
         self._under_way += 1
-        store, key, row_id, ranges, _ = place
+        store, key, row_id, ranges, _, provisional = place
         try:
             answers = names.reported_subject(store, key, "*", current.id)
             current.subscription = await self._bus.subscribe(answers, cb=current.take)
-            words = current.id, row_id, list(ranges), dry_wave, NEWEST_WIRE_VERSION
-            await self._bus.publish(
-                names.report_subject(store, key), encode_report(ReportRequest(WIRE_VERSION, *words))
-            )
+            words = current.id, row_id, list(ranges), dry_wave, NEWEST_WIRE_VERSION, provisional
+            request = encode_report(ReportRequest(WIRE_VERSION, *words))
+            await self._bus.publish(names.report_subject(store, key), request)
         except BaseException as error:
             # Those that share the round are not cancelled with this one: to them it has failed.
             if self._newest.get(place) is current:

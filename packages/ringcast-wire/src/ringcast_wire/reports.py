@@ -20,6 +20,12 @@ from ringcast_wire._dry_waves import (
     decode_staged_request,
     encode_staged,
 )
+from ringcast_wire._provisional_rows import (
+    MAX_PROVISIONAL_REFUSALS,
+    ProvisionalReport,
+    ProvisionalRequest,
+    ProvisionalState,
+)
 from ringcast_wire._report_messages import (
     MAX_REFUSAL_TEXT,
     MAX_REFUSALS,
@@ -61,12 +67,16 @@ __all__ = [
     "MAX_DRY_REASON",
     "MAX_DRY_REFUSALS",
     "MAX_MESSAGES",
+    "MAX_PROVISIONAL_REFUSALS",
     "MAX_REFUSALS",
     "MAX_REFUSAL_TEXT",
     "MAX_REPORT_BYTES",
     "MAX_REPORT_TEXT",
     "MAX_ROUNDS",
     "MAX_ROUND_BYTES",
+    "ProvisionalReport",
+    "ProvisionalRequest",
+    "ProvisionalState",
     "Refusal",
     "ReportAsker",
     "ReportBus",

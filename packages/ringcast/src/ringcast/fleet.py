@@ -79,6 +79,9 @@ class WorkerLag:
     clock_s: float = 0.0
     """Its clock (Unix) when it answered."""
     labels: tuple[str, ...] = ()
+    provisional_release: int = 0
+    """The release whose provisional rows it shows in place of what it has; 0: none."""
+    provisional_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +335,8 @@ def _worker(
         history=report.history,
         clock_s=report.clock_ms / 1000,
         labels=tuple(report.labels),
+        provisional_release=report.provisional.release if report.provisional is not None else 0,
+        provisional_rows=report.provisional.rows if report.provisional is not None else 0,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from nats.aio.client import Client
 from nats.js import JetStreamContext
-from ringcast_wire import ConditionFailedError, EventLog, Mode, UnavailableError
+from ringcast_wire import ConditionFailedError, EventLog, LimitExceededError, Mode, UnavailableError, limits
 
 from ringcast_config_service.canary import LabelledOwners, labelled_owners
 from ringcast_config_service.nats.fleet import ask_fleet
@@ -34,16 +34,19 @@ class Canaries:
     async def find(self, release: Release, label: str) -> Canary:
         """The partitions of a staged release that workers with a label own now, in each key that it writes to there.
 
+        In a store of mode FULL each worker owns all. There is at least one with the label then, and another one; they
+        are to lay the rows over.
+
         Raises:
-            ConditionFailedError: there are none, or nobody else owns any, or all workers have all partitions (FULL).
+            ConditionFailedError: there are none, or nobody else owns any.
+            LimitExceededError: the release has more than workers lay over.
             UnavailableError: a worker has not answered, or they do not agree on who owns what; or NATS does not answer.
         """
         refused = f"{release.place} can't be published with the canary {label}"
         record = await self._stores.get_record(release.store)
-        if record.settings_now.mode is Mode.FULL:
-            raise ConditionFailedError(
-                f"{refused}: in a store of mode FULL all workers have all partitions", field="canary"
-            )
+        full = record.settings_now.mode is Mode.FULL
+        if full:
+            check_size(release)
         keys = await self._releases.key_partitions(release.store, release.number)
         found = dict(
             zip(keys, await asyncio.gather(*(self._ask(record, label, *each) for each in keys.items())), strict=True)
@@ -54,12 +57,14 @@ class Canaries:
         workers = sorted({worker for owners in found.values() for worker in owners.workers})
         if not workers:
             raise ConditionFailedError(f"{refused}: no worker of its keys has this label", field="canary")
+        if full and (missing := sorted(key for key in keys if not found[key].workers)):
+            raise ConditionFailedError(f"{refused}: no worker of its key {missing[0]!r} has this label", field="canary")
         if not any(owners.shared for owners in found.values()):
             raise ConditionFailedError(
                 f"{refused}: workers with this label own all partitions of its keys, so nobody would be spared",
                 field="canary",
             )
-        others = {number for key in keys for number in keys[key] - found[key].partitions}
+        others = {number for key in keys for number in keys[key] - found[key].partitions if not full}
         partitions = frozenset(set().union(*keys.values()) - others)
         if not partitions:
             where = ", in each key that it writes to there" if len(keys) > 1 else ""
@@ -74,9 +79,28 @@ class Canaries:
             workers=workers,
             partitions=len(partitions),
         )
-        return Canary(label, partitions)
+        return Canary(label, frozenset() if full else partitions, provisional=full)
 
     async def _ask(self, store: StoreRecord, label: str, key: str, partitions: Collection[int]) -> LabelledOwners:
         async with self._turns:
             before, found, after = await ask_fleet(self._nc, self._js, store, key)
-        return labelled_owners(label, key, partitions, before, found, after)
+        full = store.settings_now.mode is Mode.FULL
+        return labelled_owners(label, key, partitions, before, found, after, full=full)
+
+
+def check_size(release: Release) -> None:
+    """Refuses a release with more than workers of a store of mode FULL lay over what they have.
+
+    Raises:
+        LimitExceededError: it has.
+    """
+    for what, value, most in (
+        ("rows", release.rows, limits.MAX_PROVISIONAL_ROWS),
+        ("bytes", release.bytes, limits.MAX_PROVISIONAL_BYTES),
+    ):
+        if value > most:
+            raise LimitExceededError(
+                f"{release.place} can't be published with a canary in a store of mode FULL: it has {value} {what}, the "
+                f"limit is {most}",
+                field="canary",
+            )

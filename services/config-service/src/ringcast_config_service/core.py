@@ -29,6 +29,7 @@ from ringcast_config_service.nats.relay import Relay
 from ringcast_config_service.policies import Policies
 from ringcast_config_service.promql.conditions import Conditions
 from ringcast_config_service.proofs import Proofs
+from ringcast_config_service.provisional import ProvisionalWaves
 from ringcast_config_service.releases import Releases, ReleaseWork
 from ringcast_config_service.repository import Repository
 from ringcast_config_service.telemetry import Telemetry
@@ -96,13 +97,15 @@ class Core:
         )
         self.policies = Policies(repository, forget=self.handlers.forget)
         self.proofs = Proofs(nc, js, repository, instance_id)
+        provisional = ProvisionalWaves(nc, js, repository)
         conditions = Conditions(config.promql, telemetry.measures.promql)
         self._release_work = ReleaseWork(
             repository,
             self.histories,
-            Gates(repository.releases, self.proofs, conditions),
+            Gates(repository.releases, self.proofs, provisional, conditions),
             self.relay.committed,
             telemetry.measures,
+            ask_again=provisional.ask_again,
             instance_id=instance_id,
             staged_ms=config.staged_retention_ms,
             kept_ms=config.release_retention_ms,

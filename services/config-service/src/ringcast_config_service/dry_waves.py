@@ -95,7 +95,7 @@ class DryWaves:
         requests = {
             key: DryWaveRequest(secrets.token_hex(8), release.number, canary.label, spans_of(sorted(numbers)))
             for key in keys
-            if (numbers := keys[key] & canary.partitions)
+            if (numbers := keys[key] if canary.provisional else keys[key] & canary.partitions)
         }
         found = dict.fromkeys(requests, Judged(waits_for="no worker has answered"))
         due, pause_s = _now() + patience_s, _FIRST_PAUSE_S
@@ -103,7 +103,7 @@ class DryWaves:
             # All keys again each time: one that is judged may go to a worker that has not been asked.
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
-                    asked = [self._ask(record, key, request) for key, request in requests.items()]
+                    asked = [self._ask(record, key, request, canary) for key, request in requests.items()]
                     found = dict(zip(requests, await asyncio.gather(*asked), strict=True))
             for key, judged in found.items():
                 if judged.impossible:
@@ -125,17 +125,23 @@ class DryWaves:
         if bad:
             raise ConditionFailedError(f"{refused}: {_refusals(found, rows, bad)}", field="dry_wave")
 
-    async def _ask(self, store: StoreRecord, key: str, request: DryWaveRequest) -> Judged:
+    async def _ask(self, store: StoreRecord, key: str, request: DryWaveRequest, canary: Canary) -> Judged:
         async with self._turns:
-            return judged_by(key, request, *await ask_fleet(self._nc, self._js, store, key, dry_wave=request))
+            asked = await ask_fleet(self._nc, self._js, store, key, dry_wave=request)
+        return judged_by(key, request, *asked, full=canary.provisional)
 
 
-def judged_by(key: str, request: DryWaveRequest, before: Fleet, found: ReportRound, after: Fleet) -> Judged:
+def judged_by(
+    key: str, request: DryWaveRequest, before: Fleet, found: ReportRound, after: Fleet, *, full: bool = False
+) -> Judged:
     """What the answers of the workers of a key say of a dry wave.
 
-    It is judged only if all workers have answered and agree on who owns what, as for a canary.
+    It is judged only if all workers have answered and agree on who owns what, as for a canary. ``full``: every worker
+    owns all partitions, and each that has the label has to judge all of them.
     """
     reports = counted(before, found)
+    if full:
+        reports = {name: report for name, report in reports.items() if request.label in report.labels}
     wanted = set(partitions_of(request.spans))
     judged: set[int] = set()
     rows = refused = 0
@@ -164,7 +170,8 @@ def judged_by(key: str, request: DryWaveRequest, before: Fleet, found: ReportRou
                 judged |= owned
             else:
                 at_it.append(f"worker {name} has judged {said.rows} rows")
-    lack = next(chain(incomplete(key, before, found, after), agreement(key, before, found)), None)
+    agreed = () if full else agreement(key, before, found)
+    lack = next(chain(incomplete(key, before, found, after), agreed), None)
     if lack is not None:
         at_it.append(lack.sentence)
     elif not at_it and (missing := wanted - judged):

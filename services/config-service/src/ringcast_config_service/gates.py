@@ -29,6 +29,12 @@ class Asker(Protocol):
     async def look(self, release: Release, keys: Sequence[KeyRevisions]) -> Look: ...
 
 
+class Layers(Protocol):
+    """What asks the workers of a canary for the provisional rows of a release."""
+
+    async def look(self, release: Release) -> Look: ...
+
+
 class Questions(Protocol):
     """What asks Prometheus."""
 
@@ -61,9 +67,10 @@ class Gates:
     longer, and is never made by less than the gate asks for.
     """
 
-    def __init__(self, releases: ReleaseRepository, asker: Asker, questions: Questions) -> None:
+    def __init__(self, releases: ReleaseRepository, asker: Asker, layers: Layers, questions: Questions) -> None:
         self._releases = releases
         self._asker = asker
+        self._layers = layers
         self._questions = questions
 
     async def judged(self, release: Release) -> Judgement | None:
@@ -112,6 +119,8 @@ class Gates:
     ) -> tuple[Sequence[KeyRevisions] | None, Look]:
         """One look at the workers, and what they were asked about, which stays the same."""
         try:
+            if release.is_only_laid_over:
+                return keys, await self._layers.look(release)
             if keys is None:
                 keys = await self._releases.revisions(release.store, release.number)
             return keys, await self._asker.look(release, keys)

@@ -381,9 +381,13 @@ class Handlers:
     async def _staged(self, store: str, key: str, request: StagedRequest) -> StagedReply:
         """A page of what a release has staged for partitions of a key."""
         words = store, request.release, key, set(partitions_of(request.spans)), request.after
-        found = await self._repository.releases.staged_rows(*words, limits.MAX_BATCH_ROWS, limits.MAX_BATCH_BYTES)
+        most, state = (limits.MAX_BATCH_ROWS, limits.MAX_BATCH_BYTES), ""
+        if request.provisional:
+            state, found = await self._repository.releases.provisional_rows(*words, *most)
+        else:
+            found = await self._repository.releases.staged_rows(*words, *most)
         rows = [StagedRow(row.partition, row.row_id, row.value, row.base, row.metadata) for row in found]
-        return StagedReply(version_for(request.reads), rows, found[-1].place if found else 0)
+        return StagedReply(version_for(request.reads), rows, found[-1].place if found else 0, str(state))
 
     async def _heads_at(self, store: str, key: str, at_ms: int | None) -> HeadsReply:
         if at_ms is not None and at_ms > (now_ms := await self._repository.clock_ms()):

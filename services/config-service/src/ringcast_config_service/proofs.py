@@ -19,7 +19,7 @@ from ringcast_wire import (
     ReleaseState,
     names,
 )
-from ringcast_wire.reports import ReportRound
+from ringcast_wire.reports import ProvisionalRequest, ReportRound
 
 from ringcast_config_service.nats.fleet import PATIENCE_S, ask_fleet
 from ringcast_config_service.proof import Lack, ProofTarget, Verdict, judge
@@ -103,10 +103,13 @@ class Proofs:
         """
         record = await self._stores.get_record(release.store)
         turns = asyncio.Semaphore(_KEYS_AT_ONCE)
+        # A worker of its canary that comes in a later wave lays over what is not published yet.
+        label = release.rollout.canary if release.rollout is not None and release.is_laid_over else ""
+        provisional = ProvisionalRequest(release.number, label) if label else None
 
         async def one(key: KeyRevisions) -> Verdict:
             async with turns:
-                return await self._judge(record, release.number, key)
+                return await self._judge(record, release.number, key, provisional)
 
         verdicts = await asyncio.gather(*map(one, keys))
         proven = tuple(verdict.certificate for verdict in verdicts if verdict.certificate is not None)
@@ -180,11 +183,13 @@ class Proofs:
             self._revisions[place] = now, await self._releases.revisions(*place)
         return self._revisions[place][1]
 
-    async def _judge(self, store: StoreRecord, number: int, key: KeyRevisions) -> Verdict:
+    async def _judge(
+        self, store: StoreRecord, number: int, key: KeyRevisions, provisional: ProvisionalRequest | None = None
+    ) -> Verdict:
         """One round with the workers of a key."""
         target = ProofTarget(key.key, key.history, key.ranges)
         ranges = [part for each, (first, last) in sorted(key.ranges.items()) for part in (each, first, last)]
-        before, found, after = await ask_fleet(self._nc, self._js, store, key.key, ranges)
+        before, found, after = await ask_fleet(self._nc, self._js, store, key.key, ranges, None, provisional)
         refused = await self._versions(store.name, number, key.key, found)
         everybody = store.settings_now.mode is Mode.FULL
         return judge(target, before, found, after, refused, everybody=everybody)

@@ -278,6 +278,7 @@ class Releases:
         return await self._releases.unpin(names.check_name("store", store), number, by)
 
     def _begun(self, release: Release, by: Authorship) -> Release:
+        self._work.ask_again(release)
         if release.work:
             facts = {"store": release.store, "release": release.number, "state": str(release.state)}
             log.info("release.begun", **facts, principal=by.author)
@@ -333,6 +334,7 @@ class ReleaseWork:
         committed: Callable[[Sequence[OutboxRecord]], None],
         measures: Measures,
         *,
+        ask_again: Callable[[Release], None],
         instance_id: str,
         staged_ms: int,
         kept_ms: int,
@@ -350,6 +352,7 @@ class ReleaseWork:
         self._takeover_ms = takeover_ms
         self._halted_after_s = halted_after_s
         self._gates = gates
+        self.ask_again = ask_again
         self._mine: dict[tuple[str, int], _Tries] = {}
         self._judging: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
@@ -477,7 +480,7 @@ class ReleaseWork:
             judgement = await self._gates.judged(release)
             if judgement is not None and judgement.why:
                 log.warning("release.gate_failed", **facts, why=judgement.why)
-                await self._releases.fail_gate(*place, rollout.wave, judgement.why)
+                self.ask_again(await self._releases.fail_gate(*place, rollout.wave, judgement.why))
             elif judgement is not None:
                 passed = await self._releases.pass_gate(*place, rollout.wave, judgement.proven, self._instance_id)
                 log.info("release.wave_passed", **facts, waves=len(rollout.waves), proven=passed.proven_at_ms > 0)

@@ -118,6 +118,8 @@ def _print(facts: RowFacts) -> None:
         click.echo(f"published  {_published_line(facts.answers)}")
         if rows := [_row(facts.answers, worker_id) for worker_id in concerned(facts.answers)]:
             print_table(_COLUMNS, rows, right=frozenset({2, 3, 4}))
+        for line in _provisional_lines(facts.answers):
+            click.echo(line)
     click.echo(visible(conclude(facts).sentence))
 
 
@@ -152,6 +154,16 @@ def _release_lines(facts: RowFacts) -> list[str]:
         found.append(f"{release.number}, {'undone by this write' if undone else release.state}{proven}")
     found += [f"{each.number}, {_awaited(each)}" for each in facts.awaited]
     return found
+
+
+def _provisional_lines(answers: RowAnswers) -> list[str]:
+    """The workers that show the row as a release would make it, which is not published yet."""
+    reports = sorted(answers.round.reports.items())
+    return [
+        f"{visible(worker_id)} shows the row of release {report.row.provisional} in its place, which is provisional"
+        for worker_id, report in reports
+        if report.row is not None and report.row.provisional
+    ]
 
 
 def _published_line(answers: RowAnswers) -> str:

@@ -120,7 +120,8 @@ def _state(worker: WorkerLag) -> str:
         return worker.problem
     kind = f"{worker.kind}" if worker.kind != "application" else ""
     phase = f"{worker.phase}" if worker.phase not in (None, "active") else ""
-    return ", ".join(part for part in (kind, phase) if part) or "ok"
+    laid = f"release {worker.provisional_release} laid over" if worker.provisional_release else ""
+    return ", ".join(part for part in (kind, phase, laid) if part) or "ok"
 
 
 def _notes(lag: KeyLag) -> list[str]:

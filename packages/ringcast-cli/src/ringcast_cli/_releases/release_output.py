@@ -75,7 +75,10 @@ def print_release(info: ReleaseInfo, certificate: ReleaseCertificate | None, con
         click.echo(_line("changed", info.changed_at_ms, info.changed_by, info.change_reason))
     if info.rollout is not None:
         counts = enumerate(info.rollout.partitions, 1)
-        waves = (f"{share_words(info.rollout, wave)} ({counted(count, 'partition')})" for wave, count in counts)
+        waves = (
+            share_words(info.rollout, wave) + (f" ({counted(count, 'partition')})" if count else "")
+            for wave, count in counts
+        )
         click.echo(f"waves {', '.join(waves)}")
         for condition in info.rollout.gate.promql:
             click.echo(f"condition {visible(condition)}")

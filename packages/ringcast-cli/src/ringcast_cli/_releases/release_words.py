@@ -34,8 +34,9 @@ def wave_words(rollout: Rollout, number: int | None = None) -> str:
 
 def share_words(rollout: Rollout, number: int) -> str:
     """What is in after a wave."""
-    percent = rollout.waves[number - 1]
-    return f"{percent} %" if percent else f"canary {visible(rollout.canary)}"
+    if percent := rollout.waves[number - 1]:
+        return f"{percent} %"
+    return f"canary {visible(rollout.canary)}" + (", provisional rows" if rollout.provisional else "")
 
 
 def state_words(state: ReleaseState, rollout: Rollout | None) -> str:
@@ -65,6 +66,7 @@ def gate_words(rollout: Rollout) -> str:
     """What the wave that is under way waits for; empty if it is not at its gate."""
     if rollout.paused or not rollout.at_gate:
         return ""
-    return f"wave {rollout.wave} is published, and waits for its gate" + (
+    done = "laid over" if rollout.provisional and rollout.wave == 1 else "published"
+    return f"wave {rollout.wave} is {done}, and waits for its gate" + (
         f": {visible(rollout.waits_for)}" if rollout.waits_for else ""
     )

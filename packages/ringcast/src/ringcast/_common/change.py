@@ -11,7 +11,8 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     """A row that is new, has a new value, or is gone.
 
     Each change is handed over at least once. The versions of one row only rise, so a handler that keeps the highest
-    version it has seen of each row needs no other guard.
+    version it has seen of each row needs no other guard. Only of a canary in a store of mode ``FULL`` a change that is
+    ``provisional``, and the one that takes it back, have the version of the row which they are about.
     """
 
     store: str
@@ -35,6 +36,10 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     release: int = 0
     """The number of the release that the change came by; 0: by another write, or with its partition, which does not say
     it."""
+    provisional: bool = False
+    """Whether it is not published yet: the worker is of the canary of ``release``, in a store of mode ``FULL``. It
+    comes once more with its revision, or the row as it was comes back. ``version`` is that of the row which it takes
+    the place of, 0 for none."""
 
     @property
     def stale(self) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final, Protocol
 
 from ringcast._delivery.handler import Applier
@@ -47,6 +47,7 @@ class Deliveries:
         self._changes: asyncio.Queue[Apply] = asyncio.Queue(1)
         # Bounded by the partitions: each is in one announcement at a time.
         self._announcements: asyncio.Queue[Announce] = asyncio.Queue()
+        self._turn = asyncio.Lock()
         self._under_way = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -54,6 +55,16 @@ class Deliveries:
     def busy(self) -> bool:
         """Whether the application has anything, or is about to get it."""
         return self._under_way > 0
+
+    @asynccontextmanager
+    async def between_jobs(self) -> AsyncIterator[None]:
+        """For what is handed over that is in no job: none runs meanwhile, and a worker that stops waits for the end."""
+        async with self._turn:
+            self._under_way += 1
+            try:
+                yield
+            finally:
+                self._under_way -= 1
 
     def take(self, action: Apply | Announce) -> None:
         """Takes what is to be handed over next."""
@@ -91,15 +102,22 @@ class Deliveries:
         stopping = self._applier.stopping
         while True:
             action = await stopping.through(self._changes.get)
-            with self._reporting_parts(action.number):
-                if self._traces is None:
-                    await self._applier.apply(action.number, action.changes)
-                else:
-                    with self._traces.applying(action):
-                        await self._applier.apply(action.number, action.changes)
+            await stopping.through(self._turn.acquire)
+            try:
+                await self._apply(action)
+            finally:
+                self._turn.release()
             if stopping.begun:
                 return  # a handler has swallowed the cancellation: what it has left is not known
             self._end(action.number)
+
+    async def _apply(self, action: Apply) -> None:
+        with self._reporting_parts(action.number):
+            if self._traces is None:
+                await self._applier.apply(action.number, action.changes)
+            else:
+                with self._traces.applying(action):
+                    await self._applier.apply(action.number, action.changes)
 
     @contextmanager
     def _reporting_parts(self, job: int) -> Iterator[None]:

@@ -265,6 +265,27 @@ class Applier:
 
         return await self.poison.unblock(partition, row_id, attempt)
 
+    async def take_provisional(self, change: Change) -> BaseException | None:
+        """Hands a provisional change over; returns the last error. No poison policy has to do with it."""
+        if (handler := self._handler) is None:
+            return None
+        call = self.calls.begin(change)
+        try:
+            return await self._attempts.run(handler, call, ours=False)
+        finally:
+            self.calls.end(call)
+
+    async def take_again(self, change: Change) -> None:
+        """Hands a change over that the handler has had before, behind a provisional one."""
+        if (handler := self._handler) is None or self.poison.hold(change):
+            return
+        call = self.calls.begin(change)
+        try:
+            if (error := await self._attempts.run(handler, call, ours=False)) is not None:
+                await self.poison.give_up(call, error)
+        finally:
+            self.calls.end(call)
+
     async def replay(self, change: Change, replay: Replay) -> ReplayAnswer:
         """Hands a row over again, as :meth:`Poison.replay` does."""
         handler = self._handler

@@ -7,20 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, TypeAlias
 
-from ringcast_wire import (
-    NEWEST_WIRE_VERSION,
-    WIRE_VERSION,
-    Backoff,
-    EventLog,
-    ProtocolError,
-    RingcastError,
-    UnavailableError,
-    names,
-)
+from ringcast_wire import EventLog, RingcastError
 from ringcast_wire.reports import (
     MAX_DRY_REASON,
     MAX_DRY_REFUSALS,
@@ -28,12 +18,8 @@ from ringcast_wire.reports import (
     DryWaveReport,
     DryWaveRequest,
     DryWaveState,
-    StagedReply,
-    StagedRequest,
     StagedRow,
     clipped,
-    decode_staged_reply,
-    encode_staged,
     partitions_of,
     spans_of,
 )
@@ -43,6 +29,7 @@ from ringcast._common.cancellation import ENDS_THE_PROCESS, is_cancelled
 from ringcast._common.change import Change
 from ringcast._common.config import WorkerConfig
 from ringcast._worker.session import KeySession
+from ringcast._worker.staged_rows import staged_pages
 
 Validator: TypeAlias = Callable[[Change], Awaitable[str | None] | str | None]
 """Judges a staged change: ``None`` if the application would take it, else why not. A plain function runs in the event
@@ -52,8 +39,6 @@ MAX_DRY_WAVES: Final = 4
 """Dry waves of a key that a worker is at; of one more it says that it is not."""
 FORGOTTEN_AFTER_S: Final = 20.0
 """A dry wave ends once nobody has asked how far it is for so long."""
-_TRIES: Final = 4
-"""Of each fetch, where the service does not answer."""
 _BREATHE: Final = 32
 """Rows after which other tasks of the loop run."""
 
@@ -175,34 +160,16 @@ class _DryWave:
         self._log.warning("dry_wave.failed", key=self._session.key, release=self.request.release, error=why)
 
     async def _judge_all(self) -> None:
-        after = 0
-        while self._partitions:
-            reply = await self._fetch(after)
-            for row in reply.rows:
+        if not self._partitions:
+            return
+        words = self._fetches, self._store, self._session.key, self.request.release, spans_of(self._partitions)
+        async for page in staged_pages(*words):
+            for row in page.rows:
                 await self._judge(row)
                 if is_cancelled():  # the application has swallowed that
                     raise asyncio.CancelledError
                 if self._rows % _BREATHE == 0:
                     await asyncio.sleep(0)
-            if not reply.next:
-                return
-            if reply.next <= after:
-                raise ProtocolError(f"staged rows behind place {after} go on behind place {reply.next}")
-            after = reply.next
-
-    async def _fetch(self, after: int) -> StagedReply:
-        spans = spans_of(self._partitions)
-        request = StagedRequest(WIRE_VERSION, self.request.release, spans, after, NEWEST_WIRE_VERSION)
-        subject = names.fetch_subject(self._store, self._session.key, names.FETCH_STAGED)
-        backoff = Backoff(random.random)
-        for tries_left in reversed(range(_TRIES)):
-            try:
-                return decode_staged_reply(await self._fetches.request(subject, encode_staged(request)))
-            except UnavailableError:
-                if not tries_left:
-                    raise
-            await asyncio.sleep(backoff.next_s())
-        raise AssertionError("unreachable")
 
     async def _judge(self, row: StagedRow) -> None:
         reason = await self._reason(row)

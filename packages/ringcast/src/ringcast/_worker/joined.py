@@ -34,6 +34,7 @@ from ringcast._worker.exclusive import ExclusiveKeys
 from ringcast._worker.migrating import MigratingKeys
 from ringcast._worker.participation import Participation
 from ringcast._worker.progress import report_progress
+from ringcast._worker.provisional import ProvisionalReleases
 from ringcast._worker.replays import Replays, ReplayTaker
 from ringcast._worker.reports import Reports
 from ringcast._worker.routes import Routes
@@ -205,6 +206,8 @@ class JoinedWorker:
         tasks.keep("updates the consumers", self.consumers.run)
         replays = Replays(bus, config, sessions, settings.mode, replay_taker, context.log)
         tasks.keep("replays dead letters", replays.run)
+        full = settings.mode is Mode.FULL
+        provisional = ProvisionalReleases(config, sessions, fetches, full=full, spawn=tasks.spawn, log=context.log)
         reports = Reports(
             bus,
             config,
@@ -212,6 +215,7 @@ class JoinedWorker:
             incarnation=context.process.incarnation,
             assigned=self._assigned,
             judged=DryWaves(config, sessions, fetches, validate, spawn=tasks.spawn, log=context.log).report,
+            laid=provisional.report,
             groups=replay_taker is not None,
             log=context.log,
         )

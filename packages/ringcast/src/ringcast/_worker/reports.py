@@ -18,6 +18,8 @@ from ringcast_wire.reports import (
     MAX_REFUSALS,
     DryWaveReport,
     DryWaveRequest,
+    ProvisionalReport,
+    ProvisionalRequest,
     Refusal,
     ReportRequest,
     RowFailure,
@@ -45,7 +47,8 @@ MOST_PER_S: Final = 100
 
 class Reports:
     """The answers of one worker. ``assigned``: by what the partitions of a key are shared out. ``judged``: how far it
-    is with a dry wave of a key. ``groups``: an agent hands changes to the groups of its consumers."""
+    is with a dry wave of a key. ``laid``: with the provisional rows of a release. ``groups``: an agent hands changes to
+    the groups of its consumers."""
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class Reports:
         incarnation: str,
         assigned: Callable[[str], str],
         judged: Callable[[str, DryWaveRequest], DryWaveReport | None],
+        laid: Callable[[str, ProvisionalRequest | None], ProvisionalReport | None],
         groups: bool,
         log: EventLog,
     ) -> None:
@@ -65,6 +69,7 @@ class Reports:
         self._incarnation = incarnation
         self._assigned = assigned
         self._judged = judged
+        self._laid = laid
         self._kind = WorkerKind.OBSERVER if config.observe else WorkerKind.GROUPS if groups else WorkerKind.APPLICATION
         self._log = log
         self._allowances = {key: _Allowance(MOST_PER_S) for key in sessions}
@@ -135,6 +140,7 @@ class Reports:
             labels=list(self._config.labels),
             dry_wave=self._judged(session.key, request.dry_wave) if request.dry_wave is not None else None,
             given_up=sum(each.what is not RowFailure.RETRYING for each in refused),
+            provisional=self._laid(session.key, request.provisional),
         )
 
     def _row(self, session: KeySession, row_id: str) -> RowReport:
@@ -168,6 +174,7 @@ class Reports:
             failed_ms=_ago_ms(failure),
             error=clipped(failure.error) if failure is not None else "",
             release=part.release_of(row.version) if row is not None else 0,
+            provisional=session.provisional.release if session.provisional.of(row_id) is not None else 0,
         )
 
 

@@ -38,6 +38,7 @@ from ringcast._protocol.actions import (
 from ringcast._protocol.decode import read_event
 from ringcast._protocol.key import KeyMachine
 from ringcast._protocol.pace import Pace
+from ringcast._protocol.provisional import ProvisionalRows
 from ringcast._protocol.snapshots import CachedPartition, Saving
 from ringcast._worker.anti_entropy import AntiEntropy
 from ringcast._worker.fetches import KeyFetches
@@ -94,6 +95,7 @@ class KeySession:
             saving=Saving() if cache is not None else None,
             exclusive=waits_for_step or _is_exclusive(settings, config),
         )
+        self.provisional = ProvisionalRows(config.store, key, machine.partitions)
         self._waiters = Waiters()
         self.vitals = Vitals(self._waiters.wake)
         self.subjects = KeySubjects(config.store, key, settings.partition_count, machine.partitions)
@@ -228,6 +230,8 @@ class KeySession:
                 if self.traces is not None:
                     self.traces.acknowledged(action.tokens)
             case Apply() | Announce():
+                if isinstance(action, Apply):
+                    self.provisional.leave(action.changes)
                 if self.measures.timed and isinstance(action, Apply):
                     tokens = action.tokens if action.batch is None else action.batch.tokens()
                     self.measures.handing_over(tokens)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias, Unpack
 
@@ -47,7 +48,8 @@ class Worker:
     to ``handler_tries`` times; then the poison policy decides.
 
     ``validate`` judges what a release has staged, in a dry wave: it takes a :class:`Change` too, and returns ``None``
-    or why the application would not take it. Nothing of such a change has been published.
+    or why the application would not take it. Nothing of such a change has been published. In a store of mode ``FULL``
+    the workers of a canary (``labels``) show such rows as provisional ones, until the release has ended.
 
     ``settings`` are the fields of :class:`WorkerConfig`, by name. Those that are not given come from ``RINGCAST_*``
     variables, then from the file that ``RINGCAST_CONFIG_FILE`` names (TOML, table ``worker``), then from the defaults
@@ -225,11 +227,13 @@ class Worker:
             ValueSealedError: while iterating: an encrypted value can't be opened.
         """
         session = self._life.session(key)
-        return map(session.applier.opening.row, session.machine.rows())
+        return map(session.applier.opening.row, session.provisional.over(session.machine.rows()))
 
     def row_count(self, key: str) -> int:
         """How many live rows of a key this worker holds."""
-        return sum(len(part.rows) for part in self._life.session(key).machine.partitions.values())
+        session = self._life.session(key)
+        held = sum(len(part.rows) for part in session.machine.partitions.values())
+        return held + session.provisional.changed_count()
 
     def get(self, key: str, row_id: str) -> Row | None:
         """A live row that this worker holds, or ``None``: another worker may hold it.
@@ -240,7 +244,7 @@ class Worker:
         number = row_partition(row_id, self.settings.partition_count)
         session = self._life.session(key)
         part = session.machine.partitions.get(number)
-        row = part.rows.get(row_id) if part is not None else None
+        row = session.provisional.row(row_id, part.rows.get(row_id) if part is not None else None)
         return None if row is None else session.applier.opening.row(row)
 
     def stats(self, key: str | None = None) -> Stats:
@@ -350,11 +354,15 @@ def _first_changes(sessions: Iterable[KeySession], now: float) -> tuple[list[Cha
     for session in sessions:
         if session.machine.exclusive:
             continue
-        for change in session.machine.row_changes(now):
+        shown = session.provisional.changes()
+        instead = {change.row_id for change in shown}
+        held = (change for change in session.machine.row_changes(now) if change.row_id not in instead)
+        for change in chain(held, shown):
             try:
                 first.append(session.applier.opening.change(change))
             except ValueSealedError as error:
-                refused.append((session, change, error))
+                if not change.provisional:
+                    refused.append((session, change, error))
     return first, refused
 
 

@@ -9,7 +9,7 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 from ringcast_wire import LeaseRecord, Mode, NodeRecord, ProtocolError, Strategy, decode_record, names
 from ringcast_wire.owner_records import decode_state, decode_table
-from ringcast_wire.reports import DryWaveRequest, ReportAsker, ReportRound
+from ringcast_wire.reports import DryWaveRequest, ProvisionalRequest, ReportAsker, ReportRound
 
 from ringcast_config_service.nats.calls import nats_calls
 from ringcast_config_service.nats.latest import read_newest
@@ -35,8 +35,9 @@ async def ask_fleet(
     key: str,
     ranges: Sequence[int] = (),
     dry_wave: DryWaveRequest | None = None,
+    provisional: ProvisionalRequest | None = None,
 ) -> FleetRound:
-    """Asks the workers of a key once how far they are. ``ranges``, ``dry_wave``: as of ``ReportRequest``.
+    """Asks the workers of a key once how far they are. ``ranges`` and what follows: as of ``ReportRequest``.
 
     Raises:
         UnavailableError: NATS does not answer, or only a server that lags behind.
@@ -46,7 +47,9 @@ async def ask_fleet(
         # An asker of its own: no answer that was given before the registrations were read.
         asker = ReportAsker(nc)
         asked = list(before.living)
-        found = await asker.ask(store.name, key, asked, ranges=ranges, dry_wave=dry_wave, timeout_s=PATIENCE_S)
+        found = await asker.ask(
+            store.name, key, asked, ranges=ranges, dry_wave=dry_wave, provisional=provisional, timeout_s=PATIENCE_S
+        )
     return FleetRound(before, found, await read_fleet(js, store, key))
 
 

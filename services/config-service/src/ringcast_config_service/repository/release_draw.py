@@ -10,10 +10,14 @@ from ringcast_wire import DEFAULT_GATE, ReleaseGate, Rollout
 
 
 class Canary(NamedTuple):
-    """The first wave of a release: those of its partitions that workers with a label own."""
+    """The first wave of a release: those of its partitions that workers with a label own.
+
+    ``provisional``: they own all, and lay the rows over; no partition is in this wave.
+    """
 
     label: str = ""
     partitions: frozenset[int] = frozenset()
+    provisional: bool = False
 
 
 NO_CANARY: Final = Canary()

@@ -26,9 +26,10 @@ from ringcast_config_service.repository.release_draw import NO_CANARY, Canary
 
 PUBLISH: Final = "publish"
 WAVE: Final = "wave"
+LAY: Final = "lay"
 UNDO: Final = "undo"
 REMOVE: Final = "remove"
-"""What is to be done with the rows of a release."""
+"""What is to be done with the rows of a release. ``LAY``: workers lay them over; older builds leave that alone."""
 
 
 class ReleaseKey(NamedTuple):
@@ -94,8 +95,18 @@ class Release:
 
     @property
     def at_gate(self) -> bool:
-        """A wave of it is published, and it is to be seen whether the next one may follow."""
-        return self.work == WAVE and self.rollout is not None and self.rollout.at_gate
+        """A wave of it is published, or laid over, and it is to be seen whether the next one may follow."""
+        return self.work in {WAVE, LAY} and self.rollout is not None and self.rollout.at_gate
+
+    @property
+    def is_laid_over(self) -> bool:
+        """Whether workers with the label of its canary are to hold its rows as provisional ones."""
+        return self.state is ReleaseState.PUBLISHING and self.rollout is not None and self.rollout.provisional
+
+    @property
+    def is_only_laid_over(self) -> bool:
+        """The same, and nothing of it is published before the gate of this wave is passed."""
+        return self.is_laid_over and self.rollout is not None and self.rollout.wave == 1
 
     def changes(self) -> tuple[Any, ...]:
         """The parameters of SET_RELEASE."""
@@ -163,6 +174,13 @@ class StagedFound(NamedTuple):
     value: str | None
     metadata: dict[str, str] | None
     base: int
+
+
+class StagedPage(NamedTuple):
+    """Rows of a release that are to be laid over, and its state: only of one that is being published there are any."""
+
+    state: ReleaseState
+    rows: list[StagedFound]
 
 
 class KeyRevisions(NamedTuple):
@@ -254,6 +272,7 @@ class ReleaseRepository(Protocol):
         ``allowed``: the external check has allowed what is staged.
 
         Raises:
+            LimitExceededError: its canary is to lay its rows over while that of another release has not ended.
             UnavailableError: it has not been asked, and the store wants that.
             ConditionFailedError: a row was written since, or the release has too few approvals, or is in a state in
                 which it can't be.
@@ -271,6 +290,15 @@ class ReleaseRepository(Protocol):
 
         Raises:
             ConditionFailedError: the release is not staged.
+        """
+
+    async def provisional_rows(
+        self, store: str, number: int, key: str, partitions: Collection[int], after: int, limit: int, max_bytes: int
+    ) -> StagedPage:
+        """The same of one whose rows are to be laid over; those that are published are not among them.
+
+        Raises:
+            ConditionFailedError: it is published without such rows.
         """
 
     async def approve(self, store: str, number: int, by: Authorship, digest: str = "") -> Release:

@@ -17,7 +17,7 @@ from ringcast_wire import KeyCertificate, ReleaseState, Rollout
 from ringcast_config_service.repository.base import SERVICE, Authorship
 from ringcast_config_service.repository.packing import unpack_metadata
 from ringcast_config_service.repository.release_proofs import still_holds, store_proof, with_proof
-from ringcast_config_service.repository.release_records import UNDO, WAVE, Release, StagedFound
+from ringcast_config_service.repository.release_records import LAY, UNDO, WAVE, Release, StagedFound, StagedPage
 from ringcast_config_service.repository.release_steps import cut_reason, finish
 from ringcast_config_service.repository.release_transactions import (
     Ask,
@@ -63,6 +63,43 @@ def staged_rows(
     release = to_only_release((yield Ask(sql.get_release, (store, number))), store, number)
     if release.state is not ReleaseState.STAGED:
         raise wrong_state(release, "looked at by workers")
+    return (yield from _waiting_rows(sql, release, key, numbers, after, limit, max_bytes))
+
+
+def provisional_rows(
+    sql: ReleaseStatements,
+    store: str,
+    number: int,
+    key: str,
+    numbers: Collection[int],
+    after: int,
+    limit: int,
+    max_bytes: int,
+) -> Transaction[StagedPage]:
+    """Rows that are to be laid over, of some partitions of a key, behind a place; none once that is over.
+
+    Raises:
+        ConditionFailedError: it is published without such rows.
+    """
+    release = to_only_release((yield Ask(sql.get_release, (store, number))), store, number)
+    if release.state is ReleaseState.PUBLISHING and not release.is_laid_over:
+        raise wrong_state(release, "laid over")
+    if release.state is not ReleaseState.PUBLISHING or not numbers:
+        return StagedPage(release.state, [])
+    rows = yield from _waiting_rows(sql, release, key, numbers, after, limit, max_bytes)
+    return StagedPage(release.state, rows)
+
+
+def _waiting_rows(
+    sql: ReleaseStatements,
+    release: Release,
+    key: str,
+    numbers: Collection[int],
+    after: int,
+    limit: int,
+    max_bytes: int,
+) -> Transaction[list[StagedFound]]:
+    store, number = release.store, release.number
     chosen = "".join("01"[each in numbers] for each in range(max(numbers, default=-1) + 1))
     records = yield Ask(sql.staged_page, (store, number, key, after, chosen, limit, max_bytes))
     return [
@@ -94,7 +131,8 @@ def resume(sql: ReleaseStatements, store: str, number: int, by: Authorship) -> T
     if not rollout.paused:
         return release
     release = replace(release, rollout=msgspec.structs.replace(rollout, paused=False))
-    return (yield from begin(sql, release, release.state, WAVE, release.reached, by, "ResumeRelease"))
+    work = LAY if release.is_only_laid_over else WAVE
+    return (yield from begin(sql, release, release.state, work, release.reached, by, "ResumeRelease"))
 
 
 def stop(sql: ReleaseStatements, store: str, number: int, by: Authorship) -> Transaction[Release]:
@@ -129,7 +167,7 @@ def pass_gate(
         if proven and (yield from still_holds(sql, done.release, proven)):
             yield from store_proof(sql, done.release, proven, instance)
         return (yield from with_proof(sql, done.release))
-    release = replace(release, reached=0, rollout=msgspec.structs.replace(passed, wave=wave + 1))
+    release = replace(release, work=WAVE, reached=0, rollout=msgspec.structs.replace(passed, wave=wave + 1))
     yield Ask(sql.set_release, release.changes())
     return release
 

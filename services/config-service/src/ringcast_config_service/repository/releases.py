@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import msgspec
 from ringcast_wire import (
     ConditionFailedError,
     InvalidInputError,
@@ -44,6 +45,7 @@ from ringcast_config_service.repository.release_duplicates import Compared, chec
 from ringcast_config_service.repository.release_pins import check_room, with_pin
 from ringcast_config_service.repository.release_proofs import with_proof
 from ringcast_config_service.repository.release_records import (
+    LAY,
     PUBLISH,
     REMOVE,
     UNDO,
@@ -256,7 +258,8 @@ def publish(
     Raises:
         ConditionFailedError: the release is in another state, or is published without waves, or in others, or has too
             few approvals.
-        LimitExceededError: it changes more of a key than the policies of the store allow.
+        LimitExceededError: it changes more of a key than the policies of the store allow; or it is to be laid over, as
+            another release is.
         UnavailableError: the store wants an external check, since a moment ago; or the owners of its canary were not
             asked, since it was not staged.
     """
@@ -272,7 +275,7 @@ def publish(
         raise UnavailableError(
             f"{release.place} can't be published: the policy external_check of its store was set just now, try again"
         )
-    if canary.label and not canary.partitions:
+    if canary.label and not canary.partitions and not canary.provisional:
         raise UnavailableError(f"{release.place} can't be published: it was not staged a moment ago, try again")
     yield from check_shares(sql, release, policy, "published")
     if not (yield from is_still_unique(sql, release, policy, compared)):
@@ -284,8 +287,26 @@ def publish(
         yield Ask(sql.raise_usable_from, (_CONDITIONS_KNOWN_FROM,))
     yield Ask(sql.clear_release_partitions, (store, number))
     yield Each(sql.insert_release_partitions, [(store, number, partition, wave) for partition, wave in drawn.items()])
+    if canary.provisional:
+        yield from _check_alone(sql, release)
+        rollout = msgspec.structs.replace(rollout, at_gate=True)
     release = replace(release, rollout=rollout)
-    return (yield from begin(sql, release, ReleaseState.PUBLISHING, WAVE, 0, by, "PublishRelease"))
+    work = LAY if canary.provisional else WAVE
+    return (yield from begin(sql, release, ReleaseState.PUBLISHING, work, 0, by, "PublishRelease"))
+
+
+def _check_alone(sql: ReleaseStatements, release: Release) -> Transaction[None]:
+    """Refuses to have a release laid over beside another one: readers could not tell whose row it is that they see."""
+    yield Ask(sql.lock_release_pin, (release.store,))
+    for number, state in (yield Ask(sql.begun_releases, (release.store, release.number))):
+        if state == ReleaseState.PUBLISHING:
+            (record,) = yield Ask(sql.get_release, (release.store, number))
+            if to_release(record).is_laid_over:
+                raise LimitExceededError(
+                    f"{release.place} can't be published with a canary: release {number} is laid over at workers, and "
+                    "the limit is 1 at a time: publish, stop or undo it first",
+                    field="canary",
+                )
 
 
 def _check_rollout(release: Release, count: int, waves: Sequence[int], gate: ReleaseGate, label: str) -> None:

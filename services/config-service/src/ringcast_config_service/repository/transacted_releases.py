@@ -21,6 +21,7 @@ from ringcast_config_service.repository.release_records import (
     RowRelease,
     StageBatch,
     StagedFound,
+    StagedPage,
     Step,
 )
 from ringcast_config_service.repository.release_steps import step
@@ -83,6 +84,12 @@ class TransactedReleases(ABC):
     ) -> list[StagedFound]:
         words = store, number, key, partitions, after, limit, max_bytes
         return await self._read(lambda: release_waves.staged_rows(self._sql, *words))
+
+    async def provisional_rows(
+        self, store: str, number: int, key: str, partitions: Collection[int], after: int, limit: int, max_bytes: int
+    ) -> StagedPage:
+        words = store, number, key, partitions, after, limit, max_bytes
+        return await self._read(lambda: release_waves.provisional_rows(self._sql, *words))
 
     async def approve(self, store: str, number: int, by: Authorship, digest: str = "") -> Release:
         return await self._call(lambda: release_approvals.approve(self._sql, store, number, by, digest))

@@ -203,6 +203,62 @@ async def test_what_is_published_takes_the_place_of_what_was_laid_over(bench: Be
     assert await _laid_over(bench, "a") == (0, 0)
 
 
+async def test_in_later_waves_it_is_shown_where_it_is_not_published_yet(bench: Bench, tmp_path: Path) -> None:
+    """Also by a worker that comes then. If a later gate fails, all of it goes back."""
+    canary, go_on = Taken(), asyncio.Event()
+
+    async def slow(change: Change) -> None:
+        if change.row_id != "c" and change.value != "old":
+            await go_on.wait()
+            raise ValueError("not this one")
+
+    first = await bench.worker("a", canary.handler, labels=SITE)
+    await bench.worker("b", slow, handler_tries=1, poison_policy=PoisonPolicy.DROP)
+    await until(lambda: canary.rows == BASE)
+    await _stage(bench, tmp_path)
+    gate = ReleaseGate(patience_ms=86_400_000)
+    await bench.client.publish_release(bench.store, 1, waves=[1, 100], canary=SITE, gate=gate)
+    await until(lambda: _waits_for(bench, 2, "proof: list: worker"))
+    (row,) = [row async for row in bench.client.release_rows(bench.store, 1) if row.version]
+    await until(lambda: sum(not change.provisional for change in canary.changes) == 4)
+    assert canary.of(row.row_id)[-1] == (row.value, False)
+    assert _rows(first) == canary.rows == AFTER
+    later = await bench.worker("c", labels=SITE)
+    await until(lambda: _rows(later) == AFTER)
+    assert await _laid_over(bench, "c") == (1, 2)
+    go_on.set()
+    await until(lambda: _is_undone(bench, 1))
+    await until(lambda: canary.rows == BASE == _rows(first) == _rows(later))
+
+
+async def test_a_key_without_rows_gets_its_first_ones_so(bench: Bench, tmp_path: Path) -> None:
+    """And the keys of a release are laid over together."""
+    taken = {key: Taken() for key in ("list", "fresh")}
+
+    async def handler(change: Change) -> None:
+        await taken[change.key].handler(change)
+
+    keys = list(taken)
+    first = await bench.worker("a", handler, keys=keys, labels=SITE)
+    await bench.worker("b", keys=keys)
+    files = []
+    for key in keys:
+        file = tmp_path / f"{key}.csv"
+        file.write_text("row_id,value\na,new\nd,new\n")
+        files += ["--key", f"{key}={file}"]
+    await _run(bench, "stage", bench.store, *files, "--max-delete-share", 1)
+    await _begin(bench)
+    await _is_laid(bench)
+    new = {"a": "new", "d": "new"}
+    assert {key: each.rows for key, each in taken.items()} == {"list": new, "fresh": new}
+    assert {row.row_id: row.value for row in first.rows("fresh")} == new
+    await bench.client.put(bench.store, "fresh", "z", "direct")
+    await until(lambda: taken["fresh"].rows == new | {"z": "direct"})
+    assert first.row_count("fresh") == 3
+    await _stop(bench)
+    await until(lambda: (taken["list"].rows, taken["fresh"].rows) == (BASE, {"z": "direct"}))
+
+
 async def test_a_canary_that_refuses_a_row_has_the_release_undone(bench: Bench, tmp_path: Path) -> None:
     """Its reason is named, no poison policy has anything to do, and what was there before comes back."""
     canary, other = Taken(), Taken()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -18,6 +19,8 @@ from tests.integration.cli_process import Cli, Result, Servers
 from tests.integration.worker_bench import Bench, worker_bench
 
 SITE = "site=test"
+NEVER_S = 86_400
+"""A worker with such ``heads_s`` learns only from the service that a release has ended."""
 LONG = ReleaseGate(bake_ms=86_400_000, patience_ms=86_400_000)
 """Of a wave that stays at its gate until the test goes on."""
 BASE = {"a": "old", "b": "old", "c": "old"}
@@ -119,7 +122,7 @@ async def _stop(bench: Bench) -> None:
 async def test_workers_with_the_label_lay_a_release_over_what_they_have(bench: Bench, tmp_path: Path) -> None:
     """Nobody else has a row of it, and nothing that proves a revision counts it. One that comes later has it too."""
     canary, other = Taken(), Taken()
-    first = await bench.worker("a", canary.handler, labels=SITE)
+    first = await bench.worker("a", canary.handler, labels=SITE, heads_s=NEVER_S)
     second = await bench.worker("b", other.handler)
     await until(lambda: canary.rows == other.rows == BASE)
     await _stage(bench, tmp_path)
@@ -264,7 +267,7 @@ async def test_a_canary_that_refuses_a_row_has_the_release_undone(bench: Bench, 
     canary, other = Taken(), Taken()
     canary.refuses = {"d"}
     policy = PoisonPolicy.DEAD_LETTER
-    first = await bench.worker("a", canary.handler, labels=SITE, handler_tries=1, poison_policy=policy)
+    first = await bench.worker("a", canary.handler, labels=SITE, heads_s=NEVER_S, handler_tries=1, poison_policy=policy)
     await bench.worker("b", other.handler)
     await until(lambda: canary.rows == other.rows == BASE)
     await _stage(bench, tmp_path)
@@ -348,8 +351,11 @@ async def test_a_killed_worker_lays_the_rows_over_again(bench: Bench, tmp_path: 
     assert "not proven within 2 s: list: " in release.rollout.failure
 
 
-async def test_a_worker_that_is_cut_off_drops_the_rows_and_gets_them_again(bench: Bench, tmp_path: Path) -> None:
+async def test_a_worker_that_is_cut_off_drops_the_rows_and_gets_them_again(
+    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """And does not, if the release has ended meanwhile."""
+    caplog.set_level(logging.INFO)
     canary = Taken()
     await bench.worker("b")
     with TcpProxy(bench.servers.nats.port) as link:
@@ -362,6 +368,7 @@ async def test_a_worker_that_is_cut_off_drops_the_rows_and_gets_them_again(bench
         await until(lambda: canary.rows == AFTER == _rows(first))
         link.cut()
         await until(lambda: canary.rows == BASE == _rows(first))
+        assert "the service has not confirmed for 1.5 s that the release goes on" in caplog.text
         link.resume()
         await until(lambda: canary.rows == AFTER == _rows(first))
         link.cut()
@@ -373,18 +380,20 @@ async def test_a_worker_that_is_cut_off_drops_the_rows_and_gets_them_again(bench
 
 
 async def test_a_worker_learns_by_itself_that_a_release_has_ended(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What the service sends at the end may be lost."""
+    caplog.set_level(logging.INFO)
     monkeypatch.setattr(provisional._Layer, "ask_now", lambda _: None)
     canary = Taken()
-    first = await bench.worker("a", canary.handler, labels=SITE, heads_s=1)
+    first = await bench.worker("a", canary.handler, labels=SITE, heads_s=3)
     await bench.worker("b")
     await _stage(bench, tmp_path)
     await _begin(bench)
     await _is_laid(bench)
     await _stop(bench)
     await until(lambda: canary.rows == BASE == _rows(first))
+    assert "the release is stopped" in caplog.text
 
 
 async def test_the_cache_on_the_disk_has_nothing_of_it(bench: Bench, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from nats.aio.client import Client
@@ -34,6 +34,8 @@ from ringcast_config_service.repository import Release, Repository
 log = EventLog(logging.getLogger(__name__))
 
 _KEYS_AT_ONCE: Final = 8
+_RELEASES_KEPT: Final = 64
+"""Releases whose keys are remembered; they do not change once a release is staged, and there may be many rows."""
 
 
 class ProvisionalWaves:
@@ -45,6 +47,7 @@ class ProvisionalWaves:
         self._stores = repository.stores
         self._releases = repository.releases
         self._hints: set[asyncio.Task[None]] = set()
+        self._keys: dict[tuple[str, str, int], list[str]] = {}
 
     async def look(self, release: Release) -> Look:
         """Asks the workers once how far they are with the provisional rows of a release; they begin if they have not.
@@ -55,18 +58,25 @@ class ProvisionalWaves:
         """
         request = request_of(release)
         record = await self._stores.get_record(release.store)
-        keys = await self._releases.key_partitions(release.store, release.number)
+        keys = await self._keys_of(release)
         turns = asyncio.Semaphore(_KEYS_AT_ONCE)
 
         async def one(key: str) -> Look:
             async with turns:
                 return laid_by(key, request, await ask_fleet(self._nc, self._js, record, key, provisional=request))
 
-        looks = await asyncio.gather(*map(one, sorted(keys)))
+        looks = await asyncio.gather(*map(one, keys))
         return Look(
             tuple(lack for look in looks for lack in look.given_up),
             tuple(lack for look in looks for lack in look.pending),
         )
+
+    async def _keys_of(self, release: Release) -> list[str]:
+        place = release.store, release.stage_id, release.number
+        if place not in self._keys:
+            keys = sorted(await self._releases.key_partitions(release.store, release.number))
+            self._keys = dict([*self._keys.items()][1 - _RELEASES_KEPT :]) | {place: keys}
+        return self._keys[place]
 
     def ask_again(self, release: Release) -> None:
         """Has the workers ask whether a release goes on: it has changed. One that does not get this asks by itself."""
@@ -79,7 +89,7 @@ class ProvisionalWaves:
         question = request_of(release, again=True)
         request = ReportRequest(WIRE_VERSION, secrets.token_hex(8), reads=NEWEST_WIRE_VERSION, provisional=question)
         try:
-            keys: Collection[str] = await self._releases.key_partitions(release.store, release.number)
+            keys = await self._keys_of(release)
             with nats_calls("NATS does not carry questions to workers"):
                 for key in keys:
                     await self._nc.publish(names.report_subject(release.store, key), encode_report(request))

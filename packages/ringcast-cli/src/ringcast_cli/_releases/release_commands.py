@@ -226,7 +226,8 @@ release.add_command(rollback)
     "--canary",
     default="",
     metavar="NAME=VALUE",
-    help="A label of workers: a wave of the partitions that these own comes first, and --waves follow.",
+    help="A label of workers: a wave of the partitions that these own comes first, and --waves follow. In a store of "
+    "mode FULL they lay the rows over, and nothing is published in it.",
 )
 @click.option(
     "--dry-wave",

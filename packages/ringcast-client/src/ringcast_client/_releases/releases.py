@@ -215,7 +215,8 @@ class ReleaseCalls:
         ``waves``: how many percent of the partitions that it writes to are to be in after each wave, rising strictly to
         100, for example ``[1, 10, 100]``; empty: all at once. Which ones is drawn by a hash of release and partition.
         ``canary``: a label of workers, such as ``site=test``; before ``waves`` comes one of the partitions that these
-        own now.
+        own now. In a store of mode FULL nothing is published in it: they lay the rows over what they have, as
+        provisional ones.
         ``dry_wave``: before anything is published the applications of these workers judge what is staged for them
         (``validate`` of :class:`ringcast.Worker`), within the patience of the gate and at most 60 s.
         ``gate``: what has to hold after each wave; otherwise the service undoes the release. Its ``promql`` is asked
@@ -228,6 +229,8 @@ class ReleaseCalls:
                 Nothing is published.
             InvalidInputError: ``waves`` are no such list, or ``canary`` is no label, or ``gate`` is out of its ranges,
                 or Prometheus says that one of ``promql`` can't be a condition.
+            LimitExceededError: in a store of mode FULL, with a canary, it is larger than what workers lay over, or
+                another release is laid over now.
             UnavailableError: Prometheus, or a worker that may be of ``canary``, does not answer.
         """
         checked = check_gate(gate, waves)

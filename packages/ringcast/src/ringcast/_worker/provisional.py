@@ -18,6 +18,8 @@ from ringcast_wire import (
     WIRE_VERSION,
     Backoff,
     EventLog,
+    InternalError,
+    LimitExceededError,
     ProtocolError,
     ReleaseState,
     RingcastError,
@@ -52,6 +54,9 @@ _BREATHE: Final = 32
 """Calls of the handler after which other tasks of the loop run, and those that wait for something look again."""
 _PUMP_S: Final = 0.01
 """The same after one that took so long."""
+
+_UNDECIDED: Final = (UnavailableError, LimitExceededError, InternalError, ProtocolError)
+"""Answers that do not say whether a release goes on."""
 
 _Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None] | None"]
 
@@ -193,7 +198,7 @@ class _Layer:
                     asked_at = _now()
                     try:
                         reply = await staged_page(self._fetches, self._store, self._session.key, request)
-                    except UnavailableError:
+                    except _UNDECIDED:
                         pause_s = backoff.next_s()
                         continue
                     limit.reschedule(asked_at + bound_s)

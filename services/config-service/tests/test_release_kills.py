@@ -78,6 +78,8 @@ async def judged(self, release):
     return gates.Judgement("it is bad" if os.environ.get("GATE_FAILS") else "")
 
 async def owned(self, release, label):
+    if os.environ["OWNED"] == "all":
+        return Canary(label, provisional=True)
     return Canary(label, frozenset(map(int, os.environ["OWNED"].split(","))))
 
 gates.Gates.judged = judged
@@ -90,7 +92,8 @@ main()
 """
 """The service with small steps. It kills itself in its second step of a phase, once it has done what ``where`` says, or
 right behind the commit of the first one, before an event of it is published. At the gate of a wave: before the
-transaction that passes it, in it, or right behind its commit. ``OWNED``: what workers with a label own as it starts."""
+transaction that passes it, in it, or right behind its commit. ``OWNED``: what workers with a label own as it starts;
+``all``: the store is of mode FULL, and they lay over what the first wave has."""
 
 ROWS: Final = 24
 
@@ -305,6 +308,45 @@ async def test_an_instance_that_is_killed_anywhere_in_a_wave_leaves_the_rest_to_
         await until(lambda: reached(last, pb.RELEASE_STATE_PUBLISHED))
         assert (await release(last)).published == ROWS
         assert (await release(last)).rollout.canary == canary
+        await change(last, "UndoRelease")
+        await until(lambda: reached(last, pb.RELEASE_STATE_UNDONE))
+        await judge(database, nats_server.url, before)
+    finally:
+        for instance in started:
+            instance.process.kill()
+
+
+async def test_an_instance_that_is_killed_while_a_release_is_laid_over_leaves_the_rest_to_the_next(
+    nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is published before the gate of this wave is passed, and everything behind it once."""
+    monkeypatch.setenv("OWNED", "all")
+    database = f"sqlite:{tmp_path / 'ringcast.db'}"
+    started: list[Instance] = []
+
+    def start(order: str) -> Instance:
+        directory = tmp_path / str(len(started))
+        directory.mkdir()
+        started.append(Instance(directory, order, nats_server.url, database))
+        return started[-1]
+
+    async def dies(order: str) -> tuple[int, bool]:
+        await start(order).died()
+        return await wave_of(database, set())
+
+    try:
+        first = start("gate:reached")
+        before = await stage(first)
+        request = pb.PublishReleaseRequest(store="s", number=1, waves=[0, 100], canary="site=test")
+        await change(first, "PublishRelease", request)
+        await first.died()
+        assert await wave_of(database, set()) == (1, True)
+        assert await dies("gate:set_release") == (1, True)
+        assert await dies("gate:committed") == (2, False)
+        assert await dies("wave:write") == (2, False)
+        last = start("none:none")
+        await until(lambda: reached(last, pb.RELEASE_STATE_PUBLISHED))
+        assert (await release(last)).published == ROWS
         await change(last, "UndoRelease")
         await until(lambda: reached(last, pb.RELEASE_STATE_UNDONE))
         await judge(database, nats_server.url, before)

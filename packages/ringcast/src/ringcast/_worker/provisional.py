@@ -226,6 +226,10 @@ class _Layer:
             self._why = str(error) or type(error).__name__
             self._log.warning("provisional.failed", key=self._session.key, release=self.release, error=error)
             self._again.set()
+        except Exception as error:  # noqa: BLE001  # a mistake in here: what was handed over is taken back all the same
+            self._why = type(error).__name__
+            self._log.error("provisional.failed", exc_info=True, key=self._session.key, release=self.release)
+            self._again.set()
         else:
             self._state = ProvisionalState.LAID
             facts = {"key": self._session.key, "release": self.release, "rows": self._rows}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ringcast import Change, Mode, PoisonPolicy
-from ringcast_testkit import PATIENCE_S, until
+from ringcast_testkit import PATIENCE_S, AgentProcess, until
 from ringcast_wire import ConditionFailedError, Strategy
 
 from tests.integration.cli_process import Cli, Result, Servers
@@ -69,6 +69,22 @@ async def test_a_release_that_every_worker_has_applied_is_proven(
     await bench.client.undo_release(bench.store, number)
     with pytest.raises(ConditionFailedError, match="can't be proven: it is un"):
         await bench.client.wait_for_release(bench.store, number, timeout_s=PATIENCE_S)
+
+
+@pytest.mark.parametrize("strategy", [Strategy.JUMP, Strategy.STICKY])
+async def test_workers_under_the_agent_of_a_host_count(bench: Bench, tmp_path: Path, strategy: Strategy) -> None:
+    await bench.create(strategy=strategy)
+    socket = str(tmp_path / "leases.sock")
+    options = ("--lease-socket", socket, "--id", "host-1")
+    with AgentProcess(tmp_path / "agent", nats_url=bench.servers.nats.url, options=options):
+        worker = await bench.worker("a", agent=socket)
+        await until(lambda: len(worker.owned("list")) == PARTITIONS)
+        number = await _release(bench, tmp_path, "list")
+        proof = await bench.client.wait_for_release(bench.store, number, timeout_s=PATIENCE_S)
+        assert proof.certificate is not None, proof.lacks
+        (key,) = proof.certificate.keys
+        assert [(each.worker_id, each.spans) for each in key.workers] == [(worker.config.worker_id, (0, PARTITIONS))]
+        await worker.stop()
 
 
 async def test_in_mode_full_every_worker_has_to_have_it(bench: Bench, tmp_path: Path) -> None:

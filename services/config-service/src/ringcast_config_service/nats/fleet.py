@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from nats.aio.client import Client
@@ -12,7 +12,7 @@ from ringcast_wire.owner_records import decode_state, decode_table
 from ringcast_wire.reports import DryWaveRequest, ProvisionalRequest, ReportAsker, ReportRound
 
 from ringcast_config_service.nats.calls import nats_calls
-from ringcast_config_service.nats.latest import read_newest
+from ringcast_config_service.nats.latest import read_newest, server_time_s
 from ringcast_config_service.proof import Fleet, Registration
 from ringcast_config_service.repository import StoreRecord
 
@@ -59,24 +59,38 @@ async def read_fleet(js: JetStreamContext, store: StoreRecord, key: str) -> Flee
     Raises:
         UnavailableError: NATS does not answer, or only a server that lags behind.
     """
+    settings = store.settings_now
+    exclusive = settings.strategy is Strategy.STICKY and settings.mode is Mode.PARTITIONED
     with nats_calls("NATS does not say which workers there are"):
-        settings = store.settings_now
-        exclusive = settings.strategy is Strategy.STICKY and settings.mode is Mode.PARTITIONED
         workers, unreadable, table = await (_states(js, store, key) if exclusive else _nodes(js, store, key))
-        leases: dict[str, str] = {}
         named = {worker.lease for worker in workers.values()}
-        for lease, (_, data) in (await read_newest(js, names.LEASES_BUCKET, among=named)).entries.items():
+        holders: dict[str, str] = {}
+        for lease, data in (await (_sessions(js, store, named) if exclusive else _leases(js, named))).items():
             try:
-                leases[lease] = decode_record(data, LeaseRecord).incarnation
+                holders[lease] = decode_record(data, LeaseRecord).incarnation
             except ProtocolError:
                 unreadable.append(lease)
-    if exclusive:  # a state does not say its process; the lease does, unless it is a host's
-        workers = {name: each._replace(incarnation=_own(each, leases)) for name, each in workers.items()}
-    return Fleet(workers, leases, tuple(unreadable), table)
+    if exclusive:  # a state does not say its process; the session does
+        workers = {name: each._replace(incarnation=holders.get(each.lease, "")) for name, each in workers.items()}
+    return Fleet(workers, holders, tuple(unreadable), table)
 
 
-def _own(worker: Registration, leases: Mapping[str, str]) -> str:
-    return "" if "." in worker.lease else leases.get(worker.lease, "")
+async def _leases(js: JetStreamContext, named: Collection[str]) -> dict[str, bytes]:
+    found = (await read_newest(js, names.LEASES_BUCKET, among=named)).entries
+    return {lease: data for lease, (_, data) in found.items()}
+
+
+async def _sessions(js: JetStreamContext, store: StoreRecord, named: Collection[str]) -> dict[str, bytes]:
+    """What is lease in a store of exclusive ownership, also of workers under the agent of a host: their sessions.
+
+    One is over after D, which is less than two lease TTLs; its entry stays for a day.
+    """
+    bucket, ttl_ms = names.owners_bucket(store.name), store.settings_now.lease_ttl_ms
+    assert ttl_ms is not None
+    entries = {names.session_key(name): name for name in named}
+    found = await read_newest(js, bucket, names.session_key("*"), among=entries)
+    since_s = await server_time_s(js, bucket) - 2 * ttl_ms / 1000
+    return {entries[entry]: data for entry, (_, data) in found.entries.items() if found.stored_s[entry] > since_s}
 
 
 async def _nodes(js: JetStreamContext, store: StoreRecord, key: str) -> tuple[dict[str, Registration], list[str], int]:

@@ -8,10 +8,8 @@ it. It names the registration that it is about: a later one is of another proces
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
 from typing import Final, NamedTuple
 
 from nats.aio.client import Client
@@ -23,7 +21,6 @@ from ringcast_wire import (
     InvalidInputError,
     NodeRecord,
     ProtocolError,
-    UnavailableError,
     decode_record,
     names,
 )
@@ -31,7 +28,7 @@ from ringcast_wire.buckets import DELETED, EXPECTED, WRONG_SEQUENCE, fixed, subj
 from ringcast_wire.reports import ReportAsker
 
 from ringcast_config_service.nats.calls import nats_calls
-from ringcast_config_service.nats.latest import read_newest
+from ringcast_config_service.nats.latest import read_newest, server_time_s
 from ringcast_config_service.nats.migration_checks import KeyWorkers, read_workers
 from ringcast_config_service.repository import AuditRepository, Authorship, StoreRecord
 from ringcast_config_service.repository.audit import gone as gone_fact
@@ -42,7 +39,6 @@ ANSWER_S: Final = 2.0
 """How long an answer of a worker is waited for, that lives after all."""
 _KEYS_AT_ONCE: Final = 50  # of at most 100, so that all are asked within two turns
 _WRITES_AT_ONCE: Final = 32
-_REQUEST_S: Final = 5.0
 
 
 class _Place(NamedTuple):
@@ -120,7 +116,7 @@ class GoneWorkers:
         bucket = names.owners_bucket(store.name)
         named = {names.session_key(name) for name in workers}
         sessions = await read_newest(self._js, bucket, names.session_key("*"), among=named)
-        now_s = await self._now_s(bucket)
+        now_s = await server_time_s(self._js, bucket)
         for name in workers:
             age_s = now_s - sessions.stored_s.get(names.session_key(name), float("-inf"))
             if age_s < counts_s:
@@ -141,14 +137,6 @@ class GoneWorkers:
         for lease in sorted(leases.entries):
             name = named[lease]
             raise _lives(name, "its lease lives" if lease == name else f"the lease {lease!r} that it names lives")
-
-    async def _now_s(self, bucket: str) -> float:
-        """What time it is by the server that stores the bucket: only its own times are compared with it."""
-        answer = await self._nc.request(f"$JS.API.STREAM.INFO.KV_{bucket}", b"", timeout=_REQUEST_S)
-        stamp = json.loads(answer.data).get("ts")
-        if stamp is None:
-            raise UnavailableError(f"NATS does not say what time it is by bucket {bucket}: try again")
-        return datetime.fromisoformat(stamp).timestamp()
 
     # ---- the word
 

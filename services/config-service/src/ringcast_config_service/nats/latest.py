@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
-from typing import NamedTuple
+from datetime import datetime
+from typing import Final, NamedTuple
 
 from nats.js import JetStreamContext
-from ringcast_wire import bucket_reads
-from ringcast_wire.buckets import StoredRecord
+from ringcast_wire import UnavailableError, bucket_reads
+from ringcast_wire.buckets import StoredRecord, stream_of
+
+_REQUEST_S: Final = 5.0
 
 
 class Latest(NamedTuple):
@@ -34,3 +38,16 @@ async def read_newest(
         else:
             found.markers[name] = record
     return found
+
+
+async def server_time_s(js: JetStreamContext, bucket: str) -> float:
+    """What time it is by the server that stores the bucket, in Unix time: only its own times are compared with it.
+
+    Raises:
+        UnavailableError: the server does not say it.
+    """
+    answer = await js._nc.request(f"$JS.API.STREAM.INFO.{stream_of(bucket)}", b"", timeout=_REQUEST_S)
+    stamp = json.loads(answer.data).get("ts")
+    if stamp is None:
+        raise UnavailableError(f"NATS does not say what time it is by bucket {bucket}: try again")
+    return datetime.fromisoformat(stamp).timestamp()

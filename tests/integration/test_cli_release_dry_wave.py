@@ -145,6 +145,7 @@ async def test_an_error_of_the_judge_is_a_refusal_and_so_is_no_answer_at_all(ben
         (ValueError("broken"), "\"ValueError('broken')\""),
         (False, "'validate returned False: None or a reason is wanted'"),
         (asyncio.CancelledError(), "'CancelledError()'"),
+        (SystemExit(2), "'SystemExit(2)'"),
         (Untold(), "'Untold'"),
         ("half a pair: \udc80", r"'half a pair: \\udc80'"),
         ("two\nlines \x1b[31m\0", r"'two\nlines \x1b[31m\x00'"),

@@ -25,7 +25,7 @@ from ringcast_wire.reports import (
 )
 
 from ringcast._bus.requests import FetchClient
-from ringcast._common.cancellation import ENDS_THE_PROCESS, is_cancelled
+from ringcast._common.cancellation import is_cancelled
 from ringcast._common.change import Change
 from ringcast._common.config import WorkerConfig
 from ringcast._worker.session import KeySession
@@ -197,9 +197,9 @@ class _DryWave:
             answer = self._validate(self._session.applier.opening.change(change, counted=False))
             if inspect.isawaitable(answer):
                 answer = await answer
-        except ENDS_THE_PROCESS:
+        except (KeyboardInterrupt, GeneratorExit):
             raise
-        except BaseException as error:  # whatever the application raises
+        except BaseException as error:  # whatever the application raises, sys.exit() too
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
             return _shown(error)

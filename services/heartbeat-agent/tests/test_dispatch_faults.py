@@ -103,24 +103,23 @@ async def test_order_of_each_row_while_consumers_come_and_go(
     numbers = itertools.count()
 
     def write() -> dict[str, str]:
-        last = {}
+        written = {}
         for number in itertools.islice(numbers, WRITES):
             row_id = ROWS[number * 7 % len(ROWS)]
-            last[row_id] = str(number)
+            written[row_id] = str(number)
             writer.put(store_name, "list", row_id, str(number))
-        return last
+        return written
 
     with AgentProcess(tmp_path, nats_url=shared_nats.url, options=options) as agent:
+        last: dict[str, str] = {}
         async with asyncio.TaskGroup() as tasks:
             lives = [tasks.create_task(live(agent, f"c{number}")) for number in range(4)]
             group = await status_until(agent, store_name, lambda group: len(group["consumers"]) == 4)
             # Where consumers are slow, rows change more than once before they are delivered, so that fewer deliveries
             # are rejected, and fewer consumers come to their end.
             while not (group["counts"]["rejected"] and group["counts"]["evicted"]):
-                last = await asyncio.to_thread(write)
-                group = await status_until(
-                    agent, store_name, lambda group, last=last: not group["lag"] and checker.acked == last
-                )
+                last.update(await asyncio.to_thread(write))
+                group = await status_until(agent, store_name, lambda group: not group["lag"] and checker.acked == last)
             for one in lives:
                 one.cancel()
         counts = group["counts"]

@@ -35,9 +35,7 @@ async def staged_pages(
     Raises:
         RingcastError: as of :meth:`FetchClient.request`.
     """
-    request = StagedRequest(
-        WIRE_VERSION, release, list(spans), reads=NEWEST_WIRE_VERSION, provisional=provisional
-    )
+    request = StagedRequest(WIRE_VERSION, release, list(spans), reads=NEWEST_WIRE_VERSION, provisional=provisional)
     while True:
         reply = await _tried(fetches, store, key, request)
         yield reply

@@ -83,6 +83,13 @@ def test_a_pin_falls_at_once_and_rises_after_looks_that_agree() -> None:
         assert rises.decide("other", 1, all_of_them) == 1, "each store counts for itself"
 
 
+def test_a_pin_does_not_rise_by_looks_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ringcast_wire._versions.WIRE_VERSIONS", (1, 3, 4))
+    assert LOOKS_TO_RISE == 3
+    rises = Rises()
+    assert [rises.decide("s", 1, Readers(reads)) for reads in (3, 3, 4, 3, 4, 4, 4)] == [1] * 6 + [4]
+
+
 @pytest.mark.usefixtures("next_build")
 def test_a_pin_of_a_newer_build_falls_to_what_this_one_knows() -> None:
     assert Rises().decide("s", 7, Readers(3)) == 3

@@ -300,7 +300,7 @@ class ReleaseJudge:
     def _unproven(self, instance: str, number: int, proven: Sequence[KeyCertificate]) -> Iterator[str]:
         wanted: dict[str, dict[int, list[tuple[str, int]]]] = defaultdict(lambda: defaultdict(list))
         for (key, row_id), (version, _) in self._model.published[number].items():
-            wanted[key][row_partition(row_id, self._partitions)].append((row_id, version))
+            wanted[key][self._partition(row_id)].append((row_id, version))
         certificates = {each.key: each for each in proven}
         for key, partitions in wanted.items():
             if key in certificates:
@@ -353,6 +353,15 @@ class ReleaseJudge:
         """The handler of a process has returned."""
         self._handled[worker][place] = version, value
 
+    def owned(self, worker: str, key: str, partition: int) -> None:
+        """A process owns a partition from now on: its handler has all rows of it again, but for those that are gone."""
+        had = self._handled[worker]
+        for place in [each for each in had if each[0] == key and self._partition(each[1]) == partition]:
+            del had[place]
+
+    def _partition(self, row_id: str) -> int:
+        return row_partition(row_id, self._partitions)
+
     def asked(self, instance: str, key: str, round_id: str) -> None:
         """An instance asks the workers of a key."""
         leases = {
@@ -392,7 +401,7 @@ class ReleaseJudge:
         self._rounds.clear()
         for had in self._handled.values():
             for (key, row_id), (version, value) in had.items():
-                if version > heads.get((key, row_partition(row_id, self._partitions)), 0):
+                if version > heads.get((key, self._partition(row_id)), 0):
                     had[key, row_id] = 0, value
 
 

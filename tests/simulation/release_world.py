@@ -192,6 +192,8 @@ class _SeenHistory(History):
         if kind == "handled":
             worker, key, _, row_id, version, value = words
             self._judge.handled(worker, (key, row_id), version, value)
+        elif kind == "own":
+            self._judge.owned(*words)
 
 
 _OF_RELEASES: Final = ("do_prometheus", "do_restore", "do_crash_service")

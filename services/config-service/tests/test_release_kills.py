@@ -297,12 +297,12 @@ async def test_an_instance_that_is_killed_anywhere_in_a_wave_leaves_the_rest_to_
         monkeypatch.setenv("OWNED", "0,1,2")  # other workers have the label by now
         assert await wave_of(database, canary_partitions) == (1, False)
         assert await dies("wave:committed") == (1, False)
-        assert await dies("wave:keep_old_rows") >= (1, False)
+        assert await dies("wave:release_keys") >= (1, False)
         assert (await dies("gate:reached"))[1]
         wave, at_gate = await dies("gate:set_release")
         assert at_gate, "it had passed it, and was killed before the commit"
         assert await dies("gate:committed") == (wave + 1, False)
-        assert await dies("wave:set_published") == (wave + 1, False)
+        assert await dies("wave:set_release_key") == (wave + 1, False)
         last = start("none:none")
         await change(last, "PublishRelease", request)
         await until(lambda: reached(last, pb.RELEASE_STATE_PUBLISHED))

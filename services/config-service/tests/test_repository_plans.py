@@ -87,15 +87,14 @@ async def work(bench: Bench, number: int, store: str = "s") -> None:
 def words_of(statement: str, key_id: int, rows: list[tuple[int, str, int]]) -> tuple[object, ...]:
     """What a step with these rows of the release 2 asks with: place, id and version of each."""
     places, ids, versions = map(list, zip(*rows, strict=True))
-    first, named = rows[0][0] - 1, (["s"] * STEP, [2] * STEP, places, ["k"] * STEP, ids)
+    first = rows[0][0] - 1
     new = [10 * ROWS + place for place in places]
     return {
         "PUBLISH_PAGE": ("s", 2, first, STEP, 1 << 20),
         "WAVE_PAGE": ("s", 2, first, STEP, 1 << 20, ROWS, 3),
         "UNDO_PAGE": ("s", 2, first + STEP + 1, STEP, 1 << 20),
         "SAME_AGAIN": ("s", 2, first + STEP + 1, first + 1),
-        "KEEP_OLD_ROWS": (*named, [key_id] * STEP, [3] * STEP, versions),
-        "SET_PUBLISHED": (*named, ["published"] * STEP, versions),
+        "PUBLISH_ROWS": ("s", 2, places, ["k"] * STEP, ids, new, ["k"], [key_id], "bob", "too strict"),
         "KEPT_SIZES": ("s", 2, first + 1, first + STEP, "k", key_id),
         "WRITE_BACK": ("s", 2, first + 1, first + STEP, [key_id] * STEP, new, versions, "bob", "too strict"),
         "REMOVE_RELEASE_ROWS": ("s", 2, STEP),
@@ -120,8 +119,7 @@ def most_read(plan: str) -> float:
         "WAVE_PAGE",
         "UNDO_PAGE",
         "SAME_AGAIN",
-        "KEEP_OLD_ROWS",
-        "SET_PUBLISHED",
+        "PUBLISH_ROWS",
         "KEPT_SIZES",
         "WRITE_BACK",
         "REMOVE_RELEASE_ROWS",

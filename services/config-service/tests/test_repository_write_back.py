@@ -1,4 +1,4 @@
-"""What a release has kept is written back as any write of the same rows is stored, in each database."""
+"""What a release has staged, or has kept, is stored as any write of the same rows is, in each database."""
 
 from __future__ import annotations
 
@@ -36,6 +36,10 @@ class Side:
 
     async def publish(self, changes: Sequence[tuple[str, str, str | None, dict[str, str] | None]]) -> None:
         """A release with a condition on what each row is now."""
+        await self.begin(changes)
+        await self.work()
+
+    async def begin(self, changes: Sequence[tuple[str, str, str | None, dict[str, str] | None]]) -> None:
         rows = []
         for key, row_id, value, metadata in changes:
             found = await self._of_key("SELECT version FROM rows r", key, f"AND row_id = '{row_id}' AND NOT deleted")
@@ -45,11 +49,10 @@ class Side:
                 rows.append(StagedRow(key, write))
         await self._bench.repo.releases.stage(self.store, StageBatch("one", 0, rows, True), BY)
         await self._bench.repo.releases.publish(self.name, 1, DAY_MS, BY)
-        await self._work()
 
     async def undo(self) -> Any:
         await self._bench.repo.releases.undo(self.name, 1, UNDOER)
-        await self._work()
+        await self.work()
         done = await self._bench.repo.releases.get(self.name, 1)
         assert done.state is ReleaseState.UNDONE
         return done
@@ -82,6 +85,14 @@ class Side:
         )
         return {(key, row_id): (outcome, version) for key, row_id, outcome, version in found}
 
+    async def of_release(self) -> list[tuple[Any, ...]]:
+        """All that the release has of its rows."""
+        columns = (
+            "place, config_key, partition, row_id, value, metadata, size, base, outcome, version, undo_version, "
+            "old_value, old_metadata, old_size"
+        )
+        return list(await self._bench.ask(f"SELECT {columns} FROM release_rows WHERE store = '{self.name}' ORDER BY 1"))
+
     async def torn(self) -> list[tuple[Any, ...]]:
         """Rows that their last revision does not agree with, its time included."""
         return list(
@@ -97,7 +108,7 @@ class Side:
         where = f"WHERE r.key_id = (SELECT key_id FROM config_keys WHERE store = '{self.name}' AND name = '{key}')"
         return list(await self._bench.ask(f"{select} {where} {rest}"))
 
-    async def _work(self) -> None:
+    async def work(self) -> None:
         while not (await self._bench.repo.releases.step(self.name, 1, self._bench.repo.histories.generation)).done:
             pass
 
@@ -149,3 +160,35 @@ async def test_what_a_release_has_kept_is_written_back_as_any_write_is_stored(
         for place, (was, _) in published.items()
     }
     assert not await back.torn()
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_a_release_is_published_alike_by_all_databases(
+    sqlite_bench: Bench,
+    postgres_bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+) -> None:
+    """SQLite is sent what is published, and PostgreSQL has it already; rows that others have changed are skipped."""
+    draw = random.Random(seed)
+    monkeypatch.setattr(release_steps, "STEP_ROWS", 9)
+    sides = [Side(bench, bench.store) for bench in (sqlite_bench, postgres_bench)]
+    ids = [f"r{number}" for number in range(12)]
+    places = [(key, row_id) for key in KEYS for row_id in ids]
+
+    def drawn(count: int) -> list[tuple[str, str, str | None, dict[str, str] | None]]:
+        return [(*place, draw.choice([None, *VALUES]), draw.choice(METADATA)) for place in draw.sample(places, count)]
+
+    before, changes, meanwhile = drawn(16), drawn(20), drawn(4)
+    for side in sides:
+        for change in before:
+            await side.write(*change)
+        await side.begin(changes)
+        for change in meanwhile:
+            await side.write(*change)
+        await side.work()
+        assert not await side.torn()
+    first, second = [await side.of_release() for side in sides]
+    assert first == second
+    assert {record[8] for record in first} == {"published", "skipped"}
+    assert await sides[0].stored() == await sides[1].stored()

@@ -251,6 +251,16 @@ class KeptRows(NamedTuple):
         return self.store, self.number, self.first, self.last
 
 
+class StagedRows(NamedTuple):
+    """What requests write is what the release ``number`` of ``store`` has staged: the database has it, as with
+    :class:`KeptRows`. ``places``: those of the rows of each request.
+    """
+
+    store: str
+    number: int
+    places: Sequence[Sequence[int]]
+
+
 @dataclass(frozen=True, slots=True)
 class WriteOutcome:
     """What a request did. ``versions`` has an entry a row, 0 where nothing was written (a delete of no row)."""

@@ -18,6 +18,7 @@ from ringcast_config_service.repository.base import (
     Authorship,
     KeptRows,
     RowWrite,
+    StagedRows,
     StoreRecord,
     WriteOutcome,
     WriteRequest,
@@ -34,7 +35,6 @@ from ringcast_config_service.repository.release_records import (
 )
 from ringcast_config_service.repository.release_transactions import (
     Ask,
-    Each,
     Note,
     ReleaseStatements,
     Transaction,
@@ -101,32 +101,23 @@ def _publish(
     """Publishes a page of rows, and keeps what they hold before."""
     place = release.store, release.number
     keys = sorted({key for _, key, *_ in page})
-    key_ids = yield from check_keys(sql, release, keys)
-    yield Each(
-        sql.keep_old_rows,
-        [
-            (*place, at, key, row_id, key_ids[key], partition, base)
-            for at, key, partition, row_id, *_, base in page
-            if base and key in key_ids
-        ],
-    )
+    yield from check_keys(sql, release, keys)
     rows = [
         (at, key, RowWrite(partition, row_id, value, unpack_metadata(metadata), size if value is not None else 0, base))
         for at, key, partition, row_id, value, metadata, size, base in page
     ]
     by_key: dict[str, list[RowWrite]] = {}
-    for _, key, write in rows:
+    places: dict[str, list[int]] = {}
+    for at, key, write in rows:
         by_key.setdefault(key, []).append(write)
-    written = yield Write(_requests(release, store, by_key, generation))
-    versions, counts = _versions(rows, written)
-    outcomes = [
-        (*place, at, key, row.row_id, "published" if versions[at] else "skipped", versions[at]) for at, key, row in rows
-    ]
-    yield Each(sql.set_published, outcomes)
+        places.setdefault(key, []).append(at)
+    staged = StagedRows(*place, list(places.values()))
+    written = yield Write(_requests(release, store, by_key, generation), staged=staged)
+    counts = [(key, _stored(outcome)) for key, outcome in zip(by_key, _outcomes(written), strict=True)]
     for key in keys:
         yield Ask(sql.set_release_key, (*place, key))
     yield from check_keys(sql, release, keys)  # the heads are locked now: no key can be purged before the commit
-    done = sum(map(bool, versions.values()))
+    done = sum(count for _, count in counts)
     release = replace(
         release,
         reached=page[-1][0],
@@ -218,25 +209,6 @@ def cut_reason(reason: str) -> str:
     if len(data) <= limits.MAX_REASON_BYTES:
         return reason
     return data[: limits.MAX_REASON_BYTES - 3].decode(errors="ignore") + "…"
-
-
-def _versions(
-    rows: Sequence[tuple[int, str, RowWrite]], written: Written
-) -> tuple[dict[int, int], list[tuple[str, int]]]:
-    """The version that each place was written with, 0 where it was skipped, and how many rows of each key were.
-
-    Raises:
-        RingcastError: a request was refused.
-    """
-    places: dict[str, list[int]] = {}
-    for at, key, _ in rows:
-        places.setdefault(key, []).append(at)
-    found: dict[int, int] = {}
-    counts = []
-    for (key, ats), outcome in zip(places.items(), _outcomes(written), strict=True):
-        found.update(zip(ats, outcome.versions, strict=True))
-        counts.append((key, _stored(outcome)))
-    return found, counts
 
 
 def _outcomes(written: Written) -> list[WriteOutcome]:

@@ -25,6 +25,7 @@ from ringcast_config_service.repository.base import (
     SERVICE,
     Authorship,
     KeptRows,
+    StagedRows,
     StoreRecord,
     WriteRequest,
 )
@@ -90,13 +91,11 @@ class ReleaseStatements(NamedTuple):
     undo_page: str
     other_undone: str
     same_again: str
-    keep_old_rows: str
     release_partitions: str
     release_key_partitions: str
     staged_page: str
     clear_release_partitions: str
     insert_release_partitions: str
-    set_published: str
     remove_release_rows: str
     release_page: str
     insert_approval: str
@@ -130,11 +129,13 @@ class Insert(NamedTuple):
 class Write(NamedTuple):
     """Requests to write in this transaction; what is sent back is :class:`Written`.
 
-    ``kept``: they write back what a release has kept. What is written of it is noted in the rows of the release too.
+    ``kept``: they write back what a release has kept. ``staged``: they publish what one has staged, and what the rows
+    held before is kept. What is written of either is noted in the rows of the release too.
     """
 
     requests: Sequence[WriteRequest]
     kept: KeptRows | None = None
+    staged: StagedRows | None = None
 
 
 class Note(NamedTuple):

@@ -437,10 +437,15 @@ def _holds(condition: int, live: int, stored: int) -> bool:
 
 def written_back(plan: Plan, kept: KeptRows) -> list[tuple[int, PlannedRow]]:
     """What is written of rows that a release has kept, with the place of each."""
-    outcomes = zip(kept.places, plan.outcomes, strict=True)
-    done = [(places, outcome.versions) for places, outcome in outcomes if isinstance(outcome, WriteOutcome)]
-    written = [place for places, versions in done for place, version in zip(places, versions, strict=True) if version]
+    written = [place for place, version in versions_of(plan, kept.places) if version]
     return list(zip(written, plan.history, strict=True))
+
+
+def versions_of(plan: Plan, places: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """Each place of the rows of requests that were not refused, and the version that its row was written with, or 0."""
+    outcomes = zip(places, plan.outcomes, strict=True)
+    done = [(each, outcome.versions) for each, outcome in outcomes if isinstance(outcome, WriteOutcome)]
+    return [place for each, versions in done for place in zip(each, versions, strict=True)]
 
 
 def events_of(

@@ -58,10 +58,6 @@ LEFT JOIN LATERAL (
     WHERE $8::BOOLEAN AND b.key_id = h.key_id AND b.partition = h.partition AND b.revision = h.prev LIMIT 1
 ) AS p ON true
 
--- row_of_release --
--- The row s of a release that q names.
-s.store = q.store AND s.number = q.number AND s.place = q.place AND s.config_key = q.config_key AND s.row_id = q.row_id
-
 -- row_of_other --
 -- The row t that the release r has of the row s of another one; in the way of found_rows.
 CROSS JOIN LATERAL (

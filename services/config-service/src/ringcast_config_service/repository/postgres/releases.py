@@ -75,13 +75,11 @@ _SQL: Final = ReleaseStatements(
     undo_page=Sql.UNDO_PAGE,
     other_undone=Sql.OTHER_UNDONE,
     same_again=Sql.SAME_AGAIN,
-    keep_old_rows=Sql.KEEP_OLD_ROWS,
     release_partitions=Sql.RELEASE_PARTITIONS,
     release_key_partitions=Sql.RELEASE_KEY_PARTITIONS,
     staged_page=Sql.STAGED_PAGE,
     clear_release_partitions=Sql.CLEAR_RELEASE_PARTITIONS,
     insert_release_partitions=Sql.INSERT_RELEASE_PARTITIONS,
-    set_published=Sql.SET_PUBLISHED,
     remove_release_rows=Sql.REMOVE_RELEASE_ROWS,
     release_page=Sql.RELEASE_PAGE,
     insert_approval=Sql.INSERT_APPROVAL,
@@ -137,7 +135,11 @@ class PostgresReleases(TransactedReleases):
                 elif isinstance(asked, Write):
                     # Nothing is remembered of keys: a release is looked at much later than it was staged.
                     fresh, now_ms = self._watch.fresh(db, asked.requests), int(time.time() * 1000)
-                    how: dict[str, Any] = {"copies": self._sessions.is_postgres, "kept": asked.kept}
+                    how: dict[str, Any] = {
+                        "copies": self._sessions.is_postgres,
+                        "kept": asked.kept,
+                        "staged": asked.staged,
+                    }
                     answer, _ = await writing.write(fresh, asked.requests, now_ms, {}, **how)
                 else:
                     await add_facts(db, asked.facts)

@@ -12,13 +12,13 @@ import asyncpg
 from ringcast_wire import RingcastError, UnavailableError
 
 from ringcast_config_service.repository import budgets, mapping, touched, writes
-from ringcast_config_service.repository.base import KeptRows, OutboxRecord, WriteRequest, Written
+from ringcast_config_service.repository.base import KeptRows, OutboxRecord, StagedRows, WriteRequest, Written
 from ringcast_config_service.repository.postgres import copying, new_rows
 from ringcast_config_service.repository.postgres.audit import fact_columns
 from ringcast_config_service.repository.postgres.new_row_predictor import LEAST_ROWS
 from ringcast_config_service.repository.postgres.session import Connection, LostRaceError
 from ringcast_config_service.repository.postgres.settling import settle, store_caps
-from ringcast_config_service.repository.postgres.write_back import read_kept, write_back
+from ringcast_config_service.repository.postgres.write_back import publish_rows, read_kept, write_back
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
 from ringcast_config_service.repository.value_checks import EnforcedSchema, to_value_schema
 
@@ -54,10 +54,11 @@ async def write(
     *,
     copies: bool,
     kept: KeptRows | None = None,
+    staged: StagedRows | None = None,
 ) -> tuple[Written, bool]:
     """What became of the requests, and whether all was written and none of the rows stored before.
 
-    ``kept``: where their rows are in the database.
+    ``kept``, ``staged``: where their rows are in the database.
     """
     state = await _locate(db, requests, known)
     await _read_heads_and_rows(db, requests, state, known, kept)
@@ -68,15 +69,19 @@ async def write(
     key_ids = await _create_keys(db, plan, state)
     await store_caps(db, settled, key_ids)
     ids: Sequence[Sequence[Any]] = ()
-    many = kept is None and copies and len(plan.history) >= LEAST_ROWS
-    at_once = kept is None and not many and plan.heads.keys() <= state.heads.keys()
+    is_sent = kept is None and staged is None
+    many = is_sent and copies and len(plan.history) >= LEAST_ROWS
+    at_once = is_sent and not many and plan.heads.keys() <= state.heads.keys()
     if plan.rows and not at_once:
         await _store_heads(db, plan, key_ids, state)
     if many:
         await _store_many(db, plan, key_ids, state)
         ids = await _store_events(db, plan)
-    elif kept is not None:
-        await write_back(db, plan, kept, key_ids)
+    elif kept is not None or staged is not None:
+        if kept is not None:
+            await write_back(db, plan, kept, key_ids)
+        elif staged is not None:
+            await publish_rows(db, plan, requests, staged, key_ids)
         ids = await _store_events(db, plan) if plan.rows else ()
     elif plan.rows:
         history = columns([(*mapping.from_row(row, key_ids), row.prev) for row in plan.history])

@@ -396,7 +396,7 @@ SELECT number FROM releases WHERE store = $1 AND number <> $2 AND undone > 0 LIM
 -- each is as that has left it. Another one than it was published with where later releases have changed the row and are
 -- undone: the first of them found it at that version, the next one at the version that this undo has written. One that
 -- was deleted has no version that a release could find: no other release may have deleted it in between.
--- CROSS JOIN: so SQLite joins in this order, by the keys. ORDER BY: so PostgreSQL takes the primary key, as KEEP_OLD_ROWS
+-- CROSS JOIN: so SQLite joins in this order, by the keys. ORDER BY: so PostgreSQL takes the primary key, as PUBLISH_ROWS
 -- says.
 WITH RECURSIVE same (place, config_key, row_id, deletes, version) AS (
     SELECT place, config_key, row_id, deletes, version FROM (
@@ -459,7 +459,8 @@ WHERE total <= $5::BIGINT OR total = all_bytes ORDER BY place
 
 -- REMOVE_RELEASE_ROWS --
 -- Removes up to $3 rows of the release $2 of the store $1, the first first.
--- By both keys of the table, as KEEP_OLD_ROWS.
+-- By the columns of both keys of the table: whichever index PostgreSQL takes it finds one row for each. A release of which it
+-- has no statistics counts as one row, so by the primary key alone it may take the other index, and read the whole release for each.
 DELETE FROM release_rows WHERE (store, number, place, config_key, row_id) IN (
     SELECT store, number, place, config_key, row_id FROM release_rows
     WHERE store = $1 AND number = $2 ORDER BY place LIMIT $3
@@ -469,7 +470,7 @@ DELETE FROM release_rows WHERE (store, number, place, config_key, row_id) IN (
 
 -- PURGE_RELEASE_ROWS --
 -- Removes up to $3 rows of releases of the store $1: of the key $2, or of all keys where it is ''.
--- By both keys of the table, as KEEP_OLD_ROWS.
+-- By both keys of the table, as REMOVE_RELEASE_ROWS.
 DELETE FROM release_rows WHERE (store, number, place, config_key, row_id) IN (
     SELECT store, number, place, config_key, row_id FROM release_rows
     WHERE store = $1 AND ($2::TEXT = '' OR config_key = $2::TEXT) LIMIT $3

@@ -13,16 +13,16 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 'waiting', 0, 0, 0)
 INSERT INTO release_partitions (store, number, partition, wave) VALUES (?1, ?2, ?3, ?4)
 
 -- KEEP_OLD_ROW --
--- Keeps what the row ?5 at the place ?3 of a release holds at its base. ?4 is its key, ?6 to ?8 key id, partition and base.
--- Of a version that is not the row's any more nothing is kept, and such a row is not published.
+-- Keeps what the row at the place ?3 of a release, which is published now, holds at its base. ?4 is the id of its key.
 UPDATE release_rows SET old_value = r.value, old_metadata = r.metadata, old_size = r.size
 FROM rows r
 WHERE release_rows.store = ?1 AND release_rows.number = ?2 AND release_rows.place = ?3
-    AND r.key_id = ?6 AND r.partition = ?7 AND r.row_id = ?5 AND r.version = ?8 AND NOT r.deleted
+    AND r.key_id = ?4 AND r.partition = release_rows.partition AND r.row_id = release_rows.row_id
+    AND r.version = release_rows.base AND NOT r.deleted
 
 -- SET_PUBLISHED --
--- Notes what became of the row ?5 at the place ?3 of a release: ?6, at the version ?7. ?4 is its key.
-UPDATE release_rows SET outcome = ?6, version = ?7 WHERE store = ?1 AND number = ?2 AND place = ?3
+-- Notes what became of the row at the place ?3 of a release: ?4, at the version ?5.
+UPDATE release_rows SET outcome = ?4, version = ?5 WHERE store = ?1 AND number = ?2 AND place = ?3
 
 -- KEPT_SIZES --
 -- Size and version of the rows, as they are now, that the release ?2 of the store ?1 has published from the place ?3 on up to

@@ -73,13 +73,11 @@ _SQL: Final = ReleaseStatements(
     undo_page=Sql.UNDO_PAGE,
     other_undone=Sql.OTHER_UNDONE,
     same_again=Sql.SAME_AGAIN,
-    keep_old_rows=Sql.KEEP_OLD_ROW,
     release_partitions=Sql.RELEASE_PARTITIONS,
     release_key_partitions=Sql.RELEASE_KEY_PARTITIONS,
     staged_page=Sql.STAGED_PAGE,
     clear_release_partitions=Sql.CLEAR_RELEASE_PARTITIONS,
     insert_release_partitions=Sql.INSERT_RELEASE_PARTITION,
-    set_published=Sql.SET_PUBLISHED,
     remove_release_rows=Sql.REMOVE_RELEASE_ROWS,
     release_page=Sql.RELEASE_PAGE,
     insert_approval=Sql.INSERT_APPROVAL,
@@ -128,7 +126,7 @@ def _run(db: sqlite3.Connection, transaction: Transaction[T]) -> T:
                 except sqlite3.IntegrityError:
                     raise asked.twice from None
             elif isinstance(asked, Write):
-                answer = write(db, asked.requests, int(time.time() * 1000), asked.kept)
+                answer = write(db, asked.requests, int(time.time() * 1000), asked.kept, asked.staged)
             else:
                 add_facts(db, asked.facts)
     except StopIteration as end:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from ringcast_config_service.repository import budgets, mapping, packing, touched, writes
-from ringcast_config_service.repository.base import KeptRows, OutboxRecord, WriteRequest, Written
+from ringcast_config_service.repository.base import KeptRows, OutboxRecord, StagedRows, WriteRequest, Written
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 from ringcast_config_service.repository.sqlite.audit import add_facts
 from ringcast_config_service.repository.sqlite.session import Sessions
@@ -29,9 +29,13 @@ class SqliteWriter:
 
 
 def write(
-    db: sqlite3.Connection, requests: Sequence[WriteRequest], now_ms: int, kept: KeptRows | None = None
+    db: sqlite3.Connection,
+    requests: Sequence[WriteRequest],
+    now_ms: int,
+    kept: KeptRows | None = None,
+    staged: StagedRows | None = None,
 ) -> Written:
-    """What became of the requests, within a transaction. ``kept``: where their rows are in the database."""
+    """What became of the requests, within a transaction. ``kept``, ``staged``: where their rows are in the database."""
     state = _read_state(db, requests, kept)
     settled = _settle(db, requests, state, now_ms)
     plan = settled.plan
@@ -51,6 +55,8 @@ def write(
     if kept is not None:
         _write_back(db, plan, kept, key_ids, stamp_ms)
     else:
+        if staged is not None:
+            _note_published(db, plan, requests, staged, key_ids)
         _store_rows(db, plan, key_ids, stamp_ms)
     add_facts(db, plan.audit)
     events = [OutboxRecord(_inserted(db, Sql.INSERT_OUTBOX, (*event, stamp_ms)), *event) for event in plan.events]
@@ -83,6 +89,28 @@ def _write_back(
         written += db.execute(Sql.WRITE_BACK_HISTORY, (*words, *by, stamp_ms)).rowcount
         db.execute(Sql.WRITE_BACK_ROWS, (*words, stamp_ms))
     assert written == len(back), f"{written} rows were written back, not {len(back)}"
+
+
+def _note_published(
+    db: sqlite3.Connection,
+    plan: writes.Plan,
+    requests: Sequence[WriteRequest],
+    staged: StagedRows,
+    key_ids: dict[writes.KeyRef, int],
+) -> None:
+    """Keeps what rows hold that a release is to publish, and notes what becomes of them."""
+    ids = [key_ids.get(writes.KeyRef(request.store.name, request.key)) for request in requests]
+    versions = writes.versions_of(plan, staged.places)
+    written = {place for place, version in versions if version}
+    bases = [
+        (staged.store, staged.number, place, key_id)
+        for key_id, places in zip(ids, staged.places, strict=True)
+        for place in places
+        if place in written
+    ]
+    db.executemany(Sql.KEEP_OLD_ROW, bases)
+    outcomes = ((place, "published" if version else "skipped", version) for place, version in versions)
+    db.executemany(Sql.SET_PUBLISHED, ((staged.store, staged.number, *outcome) for outcome in outcomes))
 
 
 def fill_heads(db: sqlite3.Connection, key_id: int, partition_count: int, caps: writes.Caps) -> None:

@@ -227,6 +227,7 @@ _SAYS_ELSE: dict[str, Any] = {
     "agent": "host",
     "stopped": 8,
     "guarded": 3,
+    "wire": 3,
 }
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from ringcast import Change, PoisonPolicy, Worker
 from ringcast_client import ConfigServiceClient, DeadLetterRecord, ReplayOutcome, RowWrite
+from ringcast_config_service.nats.streams import EVENTS_PER_PARTITION
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, until
 from ringcast_wire import UnavailableError
 
@@ -100,6 +101,38 @@ async def test_new_writes_don_t_overtake_what_a_restored_database_has_lost(
             await again.put(STORE, KEY, "new", "1")
             await holds(worker, {**after, "new": "1"})
     assert any("event=history.went_back" in line for line in system.service.process.log)
+
+
+async def test_a_backup_that_is_restored_twice_is_noticed_twice(
+    system: System, client: ConfigServiceClient, tmp_path: Path
+) -> None:
+    """The last event of the partition is then of a history that the record does not know."""
+    await client.put(STORE, KEY, "r", "before")
+    histories = {(await client.get_store(STORE)).history_id}
+    system.keep_copy()
+    async with system.worker(cache_dir=tmp_path / "cache") as worker:
+        await client.put(STORE, KEY, "r", "lost")
+        await holds(worker, {"r": "lost"})
+    await asyncio.to_thread(system.take_back)
+    async with system.client() as again:
+        # The broker forgets which messages it has had: the stream has later ones, and what it kept apart goes with it.
+        for number in range(EVENTS_PER_PARTITION):
+            await again.put(STORE, KEY, "r", f"second {number}")
+        histories.add((await again.get_store(STORE)).history_id)
+    await asyncio.to_thread(system.nats.restart)
+    await asyncio.to_thread(system.take_back)
+    async with system.client() as again:
+        await again.put(STORE, KEY, "r", "third")
+        current = (await again.get_store(STORE)).history_id
+        assert current not in histories
+        # It has the revision in the first history, with what that held then.
+        async with system.worker(cache_dir=tmp_path / "cache") as worker:
+            await holds(worker, {"r": "third"})
+        await again.put(STORE, "later", "r", "1")
+    await asyncio.to_thread(system.service.restart)
+    async with system.client() as again:
+        await again.put(STORE, "later", "r", "2")
+        assert (await again.get_store(STORE)).history_id == current, "a key that is created has the number of its store"
 
 
 async def test_a_cache_does_not_outlive_what_database_and_broker_have_lost_together(

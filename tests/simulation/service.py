@@ -200,9 +200,9 @@ class SimHistories(SqliteHistories):
 
     @override
     async def new_history(
-        self, store: str, *, instead_of: str | None = None, by: base.Authorship = base.SERVICE
+        self, store: str, *, instead_of: str | None = None, by: base.Authorship = base.SERVICE, after: int = 0
     ) -> str:
-        history = await super().new_history(store, instead_of=instead_of, by=by)
+        history = await super().new_history(store, instead_of=instead_of, by=by, after=after)
         self._began()
         return history
 

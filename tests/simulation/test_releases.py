@@ -10,12 +10,12 @@ from tests.simulation.known_seeds import RELEASES
 from tests.simulation.release_run import crashes, run_releases, steps_of
 from tests.simulation.run import Outcome
 
-SEEDS = 8
+SEEDS = 6
 """``make simulate RELEASES=1`` runs thousands."""
 UNDONE_BY_ITS_GATE = 21
 """A seed whose release passes two gates and is undone by the third one, where nothing else goes wrong."""
-EVERY = 16
-"""Of the steps at which a driver may crash every sixteenth is tried; ``--every-crash`` tries all."""
+EVERY = 20
+"""Of the steps at which a driver may crash every twentieth is tried; ``--every-crash`` tries all."""
 
 
 def _check(outcome: Outcome, replay: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from nats.js.errors import NotFoundError
 from ringcast_config_service.histories import Histories
-from ringcast_config_service.repository import OutboxRecord
+from ringcast_config_service.repository import OutboxRecord, history_ordinal, new_history_id
 from ringcast_config_service.telemetry import Telemetry
 from ringcast_testkit import PATIENCE_S
 from ringcast_wire import names
@@ -58,3 +58,56 @@ async def test_instances_that_miss_a_stream_at_the_same_time_begin_one_history(s
     assert records[1].history_id == records[0].history_id
     later = Histories(SimpleNamespace(), repo, provisioner, Telemetry())  # type: ignore[arg-type]
     assert (await later.before_events(records[0])).history_id != records[0].history_id
+
+
+class LastEvents:
+    """A stream of which the service reads the last event of each partition."""
+
+    def __init__(self, *events: tuple[int, int, str]) -> None:
+        """Of each: partition, revision and history."""
+        self._messages = [
+            SimpleNamespace(
+                subject=names.notify_subject("s", "k", partition),
+                headers={names.HEADER_MSG_ID: names.event_msg_id("s", "k", partition, revision, history)},
+            )
+            for partition, revision, history in events
+        ]
+
+    async def add_consumer(self, _stream: str, _config: object) -> Any:
+        return SimpleNamespace(name="c", num_pending=len(self._messages))
+
+    async def pull_subscribe_bind(self, **_: object) -> Any:
+        return self
+
+    async def fetch(self, _batch: int, timeout: float) -> list[Any]:  # as the library has it
+        assert timeout
+        return self._messages
+
+    async def unsubscribe(self) -> None:
+        pass
+
+    async def delete_consumer(self, _stream: str, _name: str) -> None:
+        pass
+
+
+async def test_an_event_of_a_later_history_shows_a_record_that_went_back(sqlite_bench: Bench) -> None:
+    """As when one backup is restored twice: new writes have taken the place of all events that would show it."""
+    repo, store = sqlite_bench.repo, sqlite_bench.store
+    await sqlite_bench.group([sqlite_bench.request({"r": "1"})])
+    provisioner: Any = SimpleNamespace(check_now=lambda: None)
+
+    async def after(*events: tuple[int, int, str]) -> str:
+        js: Any = LastEvents(*events)
+        await Histories(js, repo, provisioner, Telemetry()).open("s")
+        return str((await repo.stores.get_record("s")).history_id)
+
+    partition = next(iter(sqlite_bench.request({"r": "1"}).partitions))
+    first = (await repo.reader.heads("s", "k")).history
+    assert await after((partition, 1, first)) == store.history_id
+    second = await after((partition, 1, new_history_id(7)))
+    assert history_ordinal(second) == 8, "the next one is later than any that was seen"
+    assert await after((partition, 5, first)) == second, "an event of an earlier history shows nothing"
+    later = (await repo.reader.heads("s", "k")).history
+    assert history_ordinal(later) == 8
+    assert await after((partition, 1, later)) == second
+    assert history_ordinal(await after((partition, 2, later))) == 9

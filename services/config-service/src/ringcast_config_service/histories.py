@@ -5,7 +5,9 @@ other contents. Four things show it:
 
 - The database's own identity, on each new connection (:mod:`~ringcast_config_service.repository.postgres.history`).
 - The stream: it holds the last event of each partition. A head below its revision, in the same history, is one that
-  went back. A store is compared before its first write after the start of this service or of the database server.
+  went back. So is the record where an event is of a later history than it knows, by the ordinal in its id: the same
+  backup was restored again, or an older one. A store is compared before its first write after the start of this
+  service or of the database server.
 - The mark of the record, which rises every :data:`LOOK_S`: tables that were put back under a running service have an
   earlier one.
 - A duplicate: the broker has a message of that id already, with other content.
@@ -43,7 +45,14 @@ from ringcast_wire import (
 
 from ringcast_config_service.nats.calls import nats_calls
 from ringcast_config_service.nats.provisioner import Provisioner
-from ringcast_config_service.repository import SERVICE, Authorship, OutboxRecord, Repository, StoreRecord
+from ringcast_config_service.repository import (
+    SERVICE,
+    Authorship,
+    OutboxRecord,
+    Repository,
+    StoreRecord,
+    history_ordinal,
+)
 from ringcast_config_service.telemetry import Telemetry
 
 log = EventLog(logging.getLogger(__name__))
@@ -119,13 +128,15 @@ class Histories:
                 self._compared[store.name] = generation
         return await self._stores.get_record(store.name)
 
-    async def begin(self, store: str, reason: str, *, instead_of: str | None = None, by: Authorship = SERVICE) -> str:
-        """Begins a new history of a store; returns its id.
+    async def begin(
+        self, store: str, reason: str, *, instead_of: str | None = None, by: Authorship = SERVICE, after: int = 0
+    ) -> str:
+        """Begins a new history of a store; returns its id. ``after``: the highest ordinal of a history that was seen.
 
         Raises:
             UnknownStoreError: there is no such store.
         """
-        history = await self._histories.new_history(store, instead_of=instead_of, by=by)
+        history = await self._histories.new_history(store, instead_of=instead_of, by=by, after=after)
         self._measures.histories[reason] += 1
         log.warning("history.began", store=store, reason=reason, before=instead_of, after=history)
         self._provisioner.check_now()  # the settings on the bus name it
@@ -196,7 +207,7 @@ class Histories:
             behind = [
                 partition
                 for partition, (rev, history) in partitions.items()
-                if history == heads.history and partition < len(heads.heads) and heads.heads[partition] < rev
+                if partition < len(heads.heads) and _is_behind(heads.history, heads.heads[partition], history, rev)
             ]
             if behind:
                 log.error(
@@ -208,7 +219,8 @@ class Histories:
                     head=heads.heads[behind[0]],
                     published=partitions[behind[0]][0],
                 )
-                await self.begin(store, "went_back", instead_of=current)
+                seen = max(history_ordinal(history) for found in published.values() for _, history in found.values())
+                await self.begin(store, "went_back", instead_of=current, after=seen)
                 return
 
     async def _compare_with_nothing(self, store: str, seen: str) -> None:
@@ -251,6 +263,13 @@ class Histories:
                 await subscription.unsubscribe()
                 with contextlib.suppress(APIError, nats.errors.Error, TimeoutError):
                     await self._js.delete_consumer(stream, info.name)
+
+
+def _is_behind(history: str, head: int, published_history: str, published: int) -> bool:
+    """Whether a partition at a head of a history is behind what was published of it."""
+    if history == published_history:
+        return head < published
+    return history_ordinal(history) < history_ordinal(published_history)
 
 
 def _comparing(store: str) -> AbstractContextManager[None]:

@@ -36,6 +36,7 @@ from ringcast_config_service.repository.base import (
     WriteOutcome,
     WriteRequest,
     Written,
+    history_ordinal,
     new_history_id,
 )
 from ringcast_config_service.repository.connect import make_repository
@@ -150,5 +151,6 @@ __all__ = [
     "WriteRequest",
     "Written",
     "make_repository",
+    "history_ordinal",
     "new_history_id",
 ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final, NamedTuple, overload
@@ -23,10 +24,18 @@ from ringcast_wire import (
 
 from ringcast_config_service.permits import Permit
 
+_ORDINAL: Final = re.compile(r"-([0-9]{1,15})\Z", re.ASCII)
 
-def new_history_id() -> str:
-    """A random name for an unbroken run of revisions."""
-    return secrets.token_hex(8)
+
+def new_history_id(ordinal: int = 0) -> str:
+    """A random name for an unbroken run of revisions. ``ordinal``: how many of its store came before it, at least."""
+    return secrets.token_hex(8) + (f"-{ordinal}" if ordinal else "")
+
+
+def history_ordinal(history_id: str) -> int:
+    """How many histories of its store came before one, at least: one with a higher ordinal is a later one."""
+    found = _ORDINAL.search(history_id)
+    return int(found[1]) if found else 0
 
 
 DEFAULT_LOCK_TIMEOUT_MS: Final = 5_000
@@ -230,6 +239,11 @@ class WriteRequest:
         partitions = (row.partition for row in self.rows) if plain is None else plain.partitions
         object.__setattr__(self, "bytes", sum(sizes))
         object.__setattr__(self, "partitions", frozenset(partitions))
+
+
+def ordinals_of(requests: Iterable[WriteRequest]) -> dict[str, int]:
+    """The ordinals of the histories of the stores that requests are for."""
+    return {request.store.name: history_ordinal(request.store.history_id) for request in requests}
 
 
 class KeptRows(NamedTuple):

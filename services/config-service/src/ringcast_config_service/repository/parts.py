@@ -292,10 +292,13 @@ class RowWriter(Protocol):
 class HistoryRepository(Protocol):
     """The histories that revisions belong to, and whether the record may have gone back."""
 
-    async def new_history(self, store: str, *, instead_of: str | None = None, by: Authorship = SERVICE) -> str:
+    async def new_history(
+        self, store: str, *, instead_of: str | None = None, by: Authorship = SERVICE, after: int = 0
+    ) -> str:
         """Gives a store and each of its keys a new history, and returns the store's.
 
         ``instead_of``: only if the store's history is still this one; otherwise the one that it has is returned.
+        ``after``: the highest ordinal of a history that was seen; the new ones have a higher one.
         """
 
     async def look(self) -> int:

@@ -161,6 +161,8 @@ class CurrentState:
     partition_counts: dict[KeyRef, int] = field(default_factory=dict)
     deleted: dict[KeyRef, RingcastError] = field(default_factory=dict)
     histories: dict[KeyRef, str] = field(default_factory=dict)
+    ordinals: dict[str, int] = field(default_factory=dict)
+    """Of the histories of stores: those of their new keys have the same."""
     remembered: dict[KeyRef, str] = field(default_factory=dict)
     heads: dict[PartitionRef, Head] = field(default_factory=dict)
     caps: dict[PartitionRef, Caps] = field(default_factory=dict)
@@ -180,7 +182,7 @@ class CurrentState:
         """Takes note of a key whose store is there; ``error``: either is deleted. Returns whether the key is there."""
         self.stores.add(key.store)
         self.partition_counts[key] = partition_count
-        self.histories[key] = history or new_history_id()
+        self.histories[key] = history or new_history_id(self.ordinals.get(key.store, 0))
         if error is not None:
             self.deleted[key] = error
         elif key_id is not None:

@@ -20,7 +20,13 @@ import asyncpg
 from ringcast_wire import EventLog, UnavailableError
 
 from ringcast_config_service.repository import audit, mapping
-from ringcast_config_service.repository.base import SERVICE, Authorship, WriteRequest, new_history_id
+from ringcast_config_service.repository.base import (
+    SERVICE,
+    Authorship,
+    WriteRequest,
+    history_ordinal,
+    new_history_id,
+)
 from ringcast_config_service.repository.postgres.audit import add_facts
 from ringcast_config_service.repository.postgres.session import Connection, Sessions
 from ringcast_config_service.repository.sql.statements import Postgres as Sql
@@ -53,16 +59,19 @@ async def _new_histories(db: Connection) -> int:
     return len(stores)
 
 
-async def _new_history(db: Connection, store: str, instead_of: str | None, by: Authorship = SERVICE) -> str:
+async def _new_history(
+    db: Connection, store: str, instead_of: str | None, by: Authorship = SERVICE, after: int = 0
+) -> str:
     """Gives a store and its keys new histories, within a transaction."""
     await db.execute(Sql.LOCK_STORES, [store])
     current = mapping.only_record(await db.fetchrow(Sql.GET_STORE, store), store).history_id
     if instead_of not in (None, current):
         return current
-    history = new_history_id()
+    ordinal = max(after, history_ordinal(current)) + 1
+    history = new_history_id(ordinal)
     await db.execute(Sql.SET_STORE_HISTORY, store, history, current)
     key_ids = [record[0] for record in await db.fetch(Sql.KEY_IDS, store)]
-    await db.executemany(Sql.SET_KEY_HISTORY, [(key_id, new_history_id()) for key_id in key_ids])
+    await db.executemany(Sql.SET_KEY_HISTORY, [(key_id, new_history_id(ordinal)) for key_id in key_ids])
     await add_facts(db, [audit.fact(by, "NewHistory", store, before=current, after=history)])
     return history
 
@@ -153,8 +162,10 @@ class PostgresHistories:
         self._sessions = sessions
         self._watch = watch
 
-    async def new_history(self, store: str, *, instead_of: str | None = None, by: Authorship = SERVICE) -> str:
-        return await self._sessions.transact(lambda db: _new_history(db, store, instead_of, by))
+    async def new_history(
+        self, store: str, *, instead_of: str | None = None, by: Authorship = SERVICE, after: int = 0
+    ) -> str:
+        return await self._sessions.transact(lambda db: _new_history(db, store, instead_of, by, after))
 
     async def look(self) -> int:
         """See :meth:`~ringcast_config_service.repository.parts.HistoryRepository.look`."""

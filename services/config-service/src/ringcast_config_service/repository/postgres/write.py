@@ -12,7 +12,14 @@ import asyncpg
 from ringcast_wire import RingcastError, UnavailableError
 
 from ringcast_config_service.repository import budgets, mapping, touched, writes
-from ringcast_config_service.repository.base import KeptRows, OutboxRecord, StagedRows, WriteRequest, Written
+from ringcast_config_service.repository.base import (
+    KeptRows,
+    OutboxRecord,
+    StagedRows,
+    WriteRequest,
+    Written,
+    ordinals_of,
+)
 from ringcast_config_service.repository.postgres import copying, new_rows
 from ringcast_config_service.repository.postgres.audit import fact_columns
 from ringcast_config_service.repository.postgres.new_row_predictor import LEAST_ROWS
@@ -271,7 +278,7 @@ async def _locate(db: Connection, requests: Sequence[WriteRequest], known: KeyId
 
     A store in which one is not found is locked until the end of the transaction: nobody else adds keys to it.
     """
-    state = writes.CurrentState()
+    state = writes.CurrentState(ordinals=ordinals_of(requests))
     keys = {writes.KeyRef(request.store.name, request.key) for request in requests}
     state.keys = {key: known[key].key_id for key in keys if key in known}
     state.histories = {key: known[key].history for key in state.keys}

@@ -7,7 +7,14 @@ import time
 from collections.abc import Sequence
 
 from ringcast_config_service.repository import budgets, mapping, packing, touched, writes
-from ringcast_config_service.repository.base import KeptRows, OutboxRecord, StagedRows, WriteRequest, Written
+from ringcast_config_service.repository.base import (
+    KeptRows,
+    OutboxRecord,
+    StagedRows,
+    WriteRequest,
+    Written,
+    ordinals_of,
+)
 from ringcast_config_service.repository.sql.statements import Sqlite as Sql
 from ringcast_config_service.repository.sqlite.audit import add_facts
 from ringcast_config_service.repository.sqlite.session import Sessions
@@ -148,7 +155,7 @@ def _inserted(db: sqlite3.Connection, statement: str, params: tuple[object, ...]
 
 
 def _read_state(db: sqlite3.Connection, requests: Sequence[WriteRequest], kept: KeptRows | None) -> writes.CurrentState:
-    state = writes.CurrentState()
+    state = writes.CurrentState(ordinals=ordinals_of(requests))
     for key in {writes.KeyRef(request.store.name, request.key) for request in requests}:
         found = db.execute(Sql.LOCATE, key).fetchone()
         if found is None:

@@ -23,7 +23,8 @@ from ringcast_config_service.repository import (
     release_waves,
 )
 from ringcast_config_service.repository.release_records import UNDO, WAVE
-from ringcast_config_service.repository.release_transactions import Ask, Each, Transaction, begin
+from ringcast_config_service.repository.release_transactions import Ask, Transaction, begin
+from ringcast_config_service.repository.sqlite import writer
 from ringcast_config_service.repository.sqlite.releases import SqliteReleases
 from ringcast_wire import ReleaseGate
 from ringcast_wire.reports import ReportRound
@@ -58,7 +59,7 @@ def _is_taken_over(release: Release) -> bool:
 
 
 async def _step_in_two(self: SqliteReleases, store: str, number: int, generation: int) -> Step:
-    late: list[Ask | Each] = []
+    late: list[Ask] = []
 
     def rows() -> Transaction[Step]:
         late.clear()
@@ -69,7 +70,7 @@ async def _step_in_two(self: SqliteReleases, store: str, number: int, generation
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             answer = None
-            if isinstance(asked, Ask | Each) and asked.text in (self._sql.set_release, self._sql.set_published):
+            if isinstance(asked, Ask) and asked.text == self._sql.set_release:
                 late.append(asked)
             else:
                 answer = yield asked
@@ -118,19 +119,11 @@ def _without_conditions(*, undoes: bool) -> Any:
     return requests
 
 
-def _publish_without_images(sql: Any, *words: Any) -> Transaction[Step]:
-    transaction, answer = _publish(sql, *words), None
-    while True:
-        try:
-            asked = transaction.send(answer)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        answer = None
-        if not (isinstance(asked, Each) and asked.text == sql.keep_old_rows):
-            answer = yield asked
+def _note_without_images(db: Any, plan: Any, requests: Any, staged: Any, _: Any) -> None:
+    _note_published(db, plan, requests, staged, {})
 
 
-_publish = release_steps._publish
+_note_published = writer._note_published
 
 
 def _pause_on_paper(sql: Any, store: str, number: int, by: Any) -> Transaction[Release]:
@@ -201,7 +194,7 @@ async def _read_fleet_now_and_then(js: Any, store: StoreRecord, key: str) -> Fle
 
 VARIANTS: Final = {
     "state_apart": Variant(
-        "notes what became of rows in another transaction than it writes them",
+        "notes how far a release is in another transaction than it writes rows",
         20,
         ((SqliteReleases, "step", _step_in_two),),
     ),
@@ -230,7 +223,7 @@ VARIANTS: Final = {
         ),
     ),
     "keeps_no_images": Variant(
-        "does not keep what rows held before", 50, ((release_steps, "_publish", _publish_without_images),)
+        "does not keep what rows held before", 50, ((writer, "_note_published", _note_without_images),)
     ),
     "pauses_on_paper": Variant(
         "goes on with a release that is paused", 100, ((release_waves, "pause", _pause_on_paper),)

@@ -208,7 +208,10 @@ async def _publish_and_hope(self: EventPublisher, subject: str, payload: bytes, 
     return sent
 
 
-async def _same_history(_self: Histories, _store: str, _reason: str, *, instead_of: str | None = None) -> str:
+async def _same_history(
+    _self: Histories, _store: str, _reason: str, *, instead_of: str | None = None, after: int = 0
+) -> str:
+    del after
     return instead_of or ""
 
 

@@ -27,8 +27,8 @@ def next_build(directory: Path, *, look_s: float) -> Build:
 
 def _copied(package: ModuleType, directory: Path) -> Path:
     assert package.__file__ is not None
-    ignored = shutil.ignore_patterns("__pycache__")
-    return Path(shutil.copytree(Path(package.__file__).parent, directory / package.__name__, ignore=ignored))
+    # With what is compiled already: a process would compile all of it at its start.
+    return Path(shutil.copytree(Path(package.__file__).parent, directory / package.__name__))
 
 
 def _replace(file: Path, before: str, after: str) -> None:

@@ -79,6 +79,8 @@ async def test_workers_under_the_agent_of_a_host_count(bench: Bench, tmp_path: P
     with AgentProcess(tmp_path / "agent", nats_url=bench.servers.nats.url, options=options):
         worker = await bench.worker("a", agent=socket)
         await until(lambda: len(worker.owned("list")) == PARTITIONS)
+        (member,) = (await bench.told("topology", bench.store, "list"))["members"]
+        assert member["alive"]
         number = await _release(bench, tmp_path, "list")
         proof = await bench.client.wait_for_release(bench.store, number, timeout_s=PATIENCE_S)
         assert proof.certificate is not None, proof.lacks

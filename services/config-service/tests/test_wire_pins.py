@@ -274,6 +274,9 @@ async def test_workers_of_a_store_count_while_their_leases_live(workers: Workers
     await workers.put(names.nodes_bucket(store), names.slot_key("k", 0), b"no record of a worker")
     await workers.put(names.LEASES_BUCKET, "w-new", LEASE)
     assert await found() == (Readers(3, ("worker w-new",)),) * 2, "the other one is dead"
+    await workers.put(names.owners_bucket(f"{store}-b"), names.session_key("w-old"), LEASE)
+    under_an_agent = Readers(1, ("worker w-old",))
+    assert await found() == (Readers(3, ("worker w-new",)), under_an_agent), "a session counts as a lease does"
     await workers.put(names.LEASES_BUCKET, "w-old", LEASE)
     assert await found() == (Readers(1, ("worker w-old",)),) * 2
     await workers.put(names.nodes_bucket(store), names.node_key("k", "bad"), b"{}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -120,6 +121,19 @@ async def read_keys(
     :func:`read_newest`."""
     listing = await _Reader(bus, bucket, api, answer_s, patience_s).listing(">")
     return listing.keys if listing is not None else None
+
+
+async def server_time_s(bus: BucketBus, bucket: str, *, api: str = API, answer_s: float = 5.0) -> float:
+    """What time it is by the server that stores a bucket, in Unix time: only its own times are compared with it.
+
+    Raises:
+        UnavailableError: the server does not say it.
+    """
+    reply = await bus.request(f"{api}.STREAM.INFO.{stream_of(bucket)}", b"", timeout=answer_s)
+    try:
+        return datetime.fromisoformat(json.loads(reply.data)["ts"]).timestamp()
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnavailableError(f"NATS does not say what time it is by bucket {bucket}: try again") from error
 
 
 class _Reader:

@@ -30,7 +30,15 @@ from ringcast_wire.buckets import StoredRecord
 from ringcast_wire.migrating import Step, counted, possible_members, unguarded
 from ringcast_wire.owner_records import RECORD_AGE_S, Phase, Rule, Session
 
-from ringcast._bus.tools import ToolBus, answered_within, ask, open_bus, read_bucket, read_stored_entries
+from ringcast._bus.tools import (
+    ToolBus,
+    answered_within,
+    ask,
+    bucket_time_s,
+    open_bus,
+    read_bucket,
+    read_stored_entries,
+)
 from ringcast._coordination.sticky_view import KeyRecords, key_records
 from ringcast._coordination.store_settings import decode_metadata
 from ringcast._protocol.assignment import owners
@@ -213,6 +221,8 @@ class _Buckets:
     """Registrations that were deleted while calls of their workers may have run, or may begin again from a disk."""
     gone: frozenset[str] = frozenset()
     """Registrations, deleted ones too, of workers that an operator has since said are gone."""
+    sessions: Mapping[str, bytes] = field(default_factory=dict)
+    """What workers of exclusive ownership have refreshed lately, by their ids: under an agent they have no leases."""
 
 
 async def _read(servers: Sequence[str], store: str, keys: str, timeout_s: float) -> _Buckets:
@@ -244,7 +254,21 @@ async def _read_over(client: ToolBus, store: str, keys: str, timeout_s: float) -
     wishes = await read(names.wishes_bucket(store), keys)
     if owners is None or wishes is None:
         raise UnavailableError(f"store {store!r} has no bucket of owners: its config service has not made it")
-    return _Buckets(settings, {}, leases, owners, wishes)
+    sessions = await _live_sessions(client, store, settings, timeout_s)
+    return _Buckets(settings, {}, leases, owners, wishes, sessions=sessions)
+
+
+async def _live_sessions(client: ToolBus, store: str, settings: StoreSettings, timeout_s: float) -> dict[str, bytes]:
+    """Those that are not over: a session is after D, which is less than two lease TTLs; its entry stays for a day."""
+    bucket, prefix, ttl_ms = names.owners_bucket(store), names.session_key(""), settings.lease_ttl_ms
+    assert ttl_ms is not None
+    found = await read_stored_entries(client, bucket, names.session_key("*"), timeout_s=timeout_s) or {}
+    since_s = await bucket_time_s(client, bucket, timeout_s=timeout_s) - 2 * ttl_ms / 1000
+    return {
+        name.removeprefix(prefix): entry.data
+        for name, entry in found.items()
+        if entry.data is not None and entry.stored_s > since_s
+    }
 
 
 async def _read_migrating(
@@ -295,7 +319,7 @@ def _topology(read: _Buckets, store: str, key: str) -> Topology:
     settings, nodes, leases = read.settings, read.nodes, read.leases
     if _is_exclusive(settings):
         records = key_records(read.owners, read.wishes.get(names.wishes_key(key)), key, settings.partition_count)
-        return _topology_of_table(store, key, settings, records, leases)
+        return _topology_of_table(store, key, settings, records, leases, read.sessions)
     membership = Membership()
     membership.nodes.replace({name: Entry(1, data) for name, data in nodes.items()})
     membership.leases.replace({name: Entry(1, data) for name, data in leases.items()})
@@ -370,10 +394,16 @@ def _awaited(key: str, worker_id: str, alive: bool, signs: Mapping[str, float], 
 
 
 def _topology_of_table(
-    store: str, key: str, settings: StoreSettings, records: KeyRecords, leases: Mapping[str, bytes]
+    store: str,
+    key: str,
+    settings: StoreSettings,
+    records: KeyRecords,
+    leases: Mapping[str, bytes],
+    sessions: Mapping[str, bytes],
 ) -> Topology:
+    hosted = {name: data for name, data in sessions.items() if (state := records.states.get(name)) and state.agent}
     membership = Membership()
-    membership.leases.replace({name: Entry(1, data) for name, data in leases.items()})
+    membership.leases.replace({name: Entry(1, data) for name, data in {**hosted, **leases}.items()})
     table = records.table
     partitions = (
         tuple(

@@ -12,7 +12,7 @@ import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from ringcast_wire import ChunkAssembler, UnavailableError, names, take_answer, without_passwords
-from ringcast_wire.bucket_reads import read_newest
+from ringcast_wire.bucket_reads import read_newest, server_time_s
 from ringcast_wire.buckets import EXPECTED, WRONG_SEQUENCE, StoredRecord, fixed, subject_of
 
 from ringcast._bus.bus import Message
@@ -122,6 +122,15 @@ async def read_stored_entries(
     if found is None:
         return None
     return {key: record if record.data else record._replace(data=None) for key, record in found.items()}
+
+
+async def bucket_time_s(nc: Client, bucket: str, *, timeout_s: float) -> float:
+    """What time it is by the server that stores a bucket, in Unix time, for comparisons with its own times.
+
+    Raises:
+        UnavailableError: the server does not say it.
+    """
+    return await server_time_s(nc, bucket, api=resolve_jetstream_api(), answer_s=timeout_s)
 
 
 async def write_entry(nc: Client, bucket: str, key: str, value: bytes, *, last: int, timeout_s: float) -> bool:

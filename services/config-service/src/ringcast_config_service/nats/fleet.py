@@ -65,7 +65,7 @@ async def read_fleet(js: JetStreamContext, store: StoreRecord, key: str) -> Flee
         workers, unreadable, table = await (_states(js, store, key) if exclusive else _nodes(js, store, key))
         named = {worker.lease for worker in workers.values()}
         holders: dict[str, str] = {}
-        for lease, data in (await (_sessions(js, store, named) if exclusive else _leases(js, named))).items():
+        for lease, data in (await (read_sessions(js, store, named) if exclusive else _leases(js, named))).items():
             try:
                 holders[lease] = decode_record(data, LeaseRecord).incarnation
             except ProtocolError:
@@ -80,7 +80,7 @@ async def _leases(js: JetStreamContext, named: Collection[str]) -> dict[str, byt
     return {lease: data for lease, (_, data) in found.items()}
 
 
-async def _sessions(js: JetStreamContext, store: StoreRecord, named: Collection[str]) -> dict[str, bytes]:
+async def read_sessions(js: JetStreamContext, store: StoreRecord, named: Collection[str]) -> dict[str, bytes]:
     """What is lease in a store of exclusive ownership, also of workers under the agent of a host: their sessions.
 
     One is over after D, which is less than two lease TTLs; its entry stays for a day.

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
-from datetime import datetime
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from nats.js import JetStreamContext
-from ringcast_wire import UnavailableError, bucket_reads
-from ringcast_wire.buckets import StoredRecord, stream_of
-
-_REQUEST_S: Final = 5.0
+from ringcast_wire import bucket_reads
+from ringcast_wire.buckets import StoredRecord
 
 
 class Latest(NamedTuple):
@@ -41,13 +37,5 @@ async def read_newest(
 
 
 async def server_time_s(js: JetStreamContext, bucket: str) -> float:
-    """What time it is by the server that stores the bucket, in Unix time: only its own times are compared with it.
-
-    Raises:
-        UnavailableError: the server does not say it.
-    """
-    answer = await js._nc.request(f"$JS.API.STREAM.INFO.{stream_of(bucket)}", b"", timeout=_REQUEST_S)
-    stamp = json.loads(answer.data).get("ts")
-    if stamp is None:
-        raise UnavailableError(f"NATS does not say what time it is by bucket {bucket}: try again")
-    return datetime.fromisoformat(stamp).timestamp()
+    """As :func:`ringcast_wire.bucket_reads.server_time_s`."""
+    return await bucket_reads.server_time_s(js._nc, bucket)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from nats.js import JetStreamContext
@@ -20,6 +20,7 @@ from ringcast_wire import (
 from ringcast_wire.owner_records import decode_state
 
 from ringcast_config_service.nats.calls import nats_calls
+from ringcast_config_service.nats.fleet import read_sessions
 from ringcast_config_service.nats.latest import read_newest
 from ringcast_config_service.repository import StoreRecord
 
@@ -59,23 +60,35 @@ async def read_workers(js: JetStreamContext, stores: Sequence[StoreRecord]) -> d
     """The workers of each store whose leases live, by its name. What NATS does not answer is not complete."""
     found: dict[str, Readers] = {}
     workers: dict[str, list[_Worker]] = {}
+    sessions: dict[str, Collection[str]] = {}
     for store in stores:
+        workers[store.name], complete = [], False
         try:
             workers[store.name], complete = await _registered(js, store)
+            if _is_exclusive(store):
+                with nats_calls("NATS does not say which workers live"):
+                    named = {worker.lease for worker in workers[store.name]}
+                    sessions[store.name] = await read_sessions(js, store, named)
         except RingcastError:
-            workers[store.name], complete = [], False
+            complete = False
         found[store.name] = Readers(NEWEST_WIRE_VERSION, complete=complete)
     named = {worker.lease for each in workers.values() for worker in each}
     try:
         with nats_calls("NATS does not say which workers live"):
-            leases = (await read_newest(js, names.LEASES_BUCKET, among=named)).entries
+            leases: Collection[str] = (await read_newest(js, names.LEASES_BUCKET, among=named)).entries
     except RingcastError:
         return {name: readers._replace(complete=False) for name, readers in found.items()}
     for name, each in workers.items():
         for worker in each:
-            if worker.lease in leases:
+            # Where ownership is exclusive, a worker under an agent has no lease.
+            if worker.lease in leases or worker.lease in sessions.get(name, ()):
                 found[name] = found[name].and_one(f"worker {worker.name}", worker.wire)
     return found
+
+
+def _is_exclusive(store: StoreRecord) -> bool:
+    settings = store.settings_now
+    return settings.strategy is Strategy.STICKY and settings.mode is Mode.PARTITIONED
 
 
 async def _registered(js: JetStreamContext, store: StoreRecord) -> tuple[list[_Worker], bool]:
@@ -84,9 +97,8 @@ async def _registered(js: JetStreamContext, store: StoreRecord) -> tuple[list[_W
     Raises:
         UnavailableError: NATS does not answer, or only a server that lags behind.
     """
-    settings, complete = store.settings_now, True
+    complete, exclusive = True, _is_exclusive(store)
     workers: list[_Worker] = []
-    exclusive = settings.strategy is Strategy.STICKY and settings.mode is Mode.PARTITIONED
     bucket = names.owners_bucket(store.name) if exclusive else names.nodes_bucket(store.name)
     pattern = names.state_key("*", "*") if exclusive else names.node_key("*", "*")
     with nats_calls("NATS does not say which workers there are"):

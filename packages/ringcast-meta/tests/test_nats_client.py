@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import nats
 import pytest
 from nats.aio.msg import Msg
+from nats.errors import NoRespondersError
 from ringcast_meta.nats_client import LastingClient
-from ringcast_testkit import NatsServer
+from ringcast_testkit import NatsServer, until
 
 
 class _CancelsWithTheAnswer(LastingClient):
@@ -53,7 +55,14 @@ async def test_a_cancellation_that_comes_with_the_answer_is_raised(
 
         await other.subscribe("asked", cb=answer)
         await other.flush()
-        await client.request("asked", timeout=60)  # makes the subscription that takes answers
+
+        async def is_answered() -> bool:
+            with suppress(NoRespondersError):
+                await client.request("asked", timeout=60)  # makes the subscription that takes answers
+                return True
+            return False
+
+        await until(is_answered)
         client.task = asyncio.create_task(work(client))
         await asyncio.wait([client.task])
         assert client.task.cancelled()

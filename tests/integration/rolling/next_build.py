@@ -35,3 +35,6 @@ def _replace(file: Path, before: str, after: str) -> None:
     text = file.read_text()
     assert before in text, f"{file} has not {before!r}"
     file.write_text(text.replace(before, after))
+    # A run of all tests compiles once, and has no process look whether a source is newer.
+    for stale in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
+        stale.unlink()

@@ -12,14 +12,12 @@ from typing import Any, Final, TypeAlias
 
 from ringcast_wire import EventLog, RingcastError
 from ringcast_wire.reports import (
-    MAX_DRY_REASON,
     MAX_DRY_REFUSALS,
     DryRefusal,
     DryWaveReport,
     DryWaveRequest,
     DryWaveState,
     StagedRow,
-    clipped,
     partitions_of,
     spans_of,
 )
@@ -28,6 +26,7 @@ from ringcast._bus.requests import FetchClient
 from ringcast._common.cancellation import is_cancelled
 from ringcast._common.change import Change
 from ringcast._common.config import WorkerConfig
+from ringcast._worker.refusals import printable, shown
 from ringcast._worker.session import KeySession
 from ringcast._worker.staged_rows import staged_pages
 
@@ -156,7 +155,7 @@ class _DryWave:
             self._log.info("dry_wave.judged", **facts, refused=self._refused)
 
     def _fail(self, why: str) -> None:
-        self._state, self._why = DryWaveState.FAILED, _printable(why)
+        self._state, self._why = DryWaveState.FAILED, printable(why)
         self._log.warning("dry_wave.failed", key=self._session.key, release=self.request.release, error=why)
 
     async def _judge_all(self) -> None:
@@ -178,7 +177,7 @@ class _DryWave:
             return
         self._refused += 1
         if len(self._refusals) < MAX_DRY_REFUSALS:
-            self._refusals.append(DryRefusal(row.row_id, _printable(reason)))
+            self._refusals.append(DryRefusal(row.row_id, printable(reason)))
 
     async def _reason(self, row: StagedRow) -> str | None:
         """Why the application would not take a row: what ``validate`` says, or the error that it raises."""
@@ -202,23 +201,10 @@ class _DryWave:
         except BaseException as error:  # whatever the application raises, sys.exit() too
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
-            return _shown(error)
+            return shown(error)
         if answer is None or type(answer) is str:
             return answer
-        return f"validate returned {_shown(answer)}: None or a reason is wanted"
-
-
-def _shown(value: object) -> str:
-    """What is of the application, which may fail at that too."""
-    try:
-        return repr(value)
-    except Exception:  # noqa: BLE001  # whatever the application raises
-        return type(value).__name__
-
-
-def _printable(text: str) -> str:
-    """As much of it as a message takes: no message takes half a surrogate pair."""
-    return clipped(text[:MAX_DRY_REASON].encode(errors="backslashreplace").decode(), MAX_DRY_REASON)
+        return f"validate returned {shown(answer)}: None or a reason is wanted"
 
 
 def _now() -> float:

@@ -28,7 +28,6 @@ from ringcast_wire import (
     limits,
 )
 from ringcast_wire.reports import (
-    MAX_DRY_REASON,
     MAX_PROVISIONAL_REFUSALS,
     DryRefusal,
     ProvisionalReport,
@@ -36,13 +35,13 @@ from ringcast_wire.reports import (
     ProvisionalState,
     StagedRequest,
     StagedRow,
-    clipped,
     spans_of,
 )
 
 from ringcast._bus.requests import FetchClient
 from ringcast._common.cancellation import is_cancelled
 from ringcast._common.config import WorkerConfig
+from ringcast._worker.refusals import printable, shown
 from ringcast._worker.session import KeySession
 from ringcast._worker.staged_rows import staged_page, staged_pages
 
@@ -160,7 +159,7 @@ class _Layer:
 
     def _drop(self, why: str) -> list[StagedRow]:
         """Shows the rows no more; returns those that the handler has got."""
-        self._state, self._why, self._over_at = ProvisionalState.FAILED, _printable(why), _now()
+        self._state, self._why, self._over_at = ProvisionalState.FAILED, printable(why), _now()
         provisional = self._session.provisional
         rows, back = provisional.count, provisional.end()
         self._session.pump()
@@ -286,25 +285,12 @@ class _Layer:
         if session.applier.poison.blocked_row(change.partition, row_id) is not None:
             self._refuse(row_id, "the row is blocked")
         elif (error := await session.applier.take_provisional(change)) is not None:
-            self._refuse(row_id, _shown(error))
+            self._refuse(row_id, shown(error))
 
     def _refuse(self, row_id: str, reason: str) -> None:
         self._refused += 1
         if len(self._refusals) < MAX_PROVISIONAL_REFUSALS:
-            self._refusals.append(DryRefusal(row_id, _printable(reason)))
-
-
-def _shown(error: BaseException) -> str:
-    """What is of the application, which may fail at that too."""
-    try:
-        return repr(error)
-    except Exception:  # noqa: BLE001  # whatever the application raises
-        return type(error).__name__
-
-
-def _printable(text: str) -> str:
-    """As much of it as a message takes: no message takes half a surrogate pair."""
-    return clipped(text[:MAX_DRY_REASON].encode(errors="backslashreplace").decode(), MAX_DRY_REASON)
+            self._refusals.append(DryRefusal(row_id, printable(reason)))
 
 
 def _now() -> float:

@@ -75,6 +75,11 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     OPTIONAL: ClassVar[frozenset[str]] = frozenset({"lease_ttl_ms", "call_bound_ms"})
     """What the metadata of a store may lack: the entry is not written where the setting is ``None``."""
 
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether a table has the owners of partitions, each of which has one at every moment."""
+        return self.strategy is Strategy.STICKY and self.mode is Mode.PARTITIONED
+
     def to_kv(self) -> dict[str, bytes]:
         """The settings as entries of the metadata bucket: setting name → JSON, without those that are ``None``.
 

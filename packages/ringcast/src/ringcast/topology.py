@@ -20,7 +20,6 @@ from ringcast_wire import (
     NodePhase,
     NodeRecord,
     StoreSettings,
-    Strategy,
     UnavailableError,
     UnknownKeyError,
     UnknownStoreError,
@@ -198,7 +197,7 @@ async def read_topologies(
 ) -> list[Topology]:
     """The topology of every key of a store that has members, by name of the key. Raises as :func:`read_topology`."""
     read = await _read(servers_of(servers), store, ">", timeout_s)
-    tables = read.owners if _is_exclusive(read.settings) else ()
+    tables = read.owners if read.settings.is_exclusive else ()
     named = [*tables, *(name for name in (*read.nodes, *read.left) if not names.is_ended_key(name))]
     keys = {name.partition(".")[0] for name in named if not name.startswith("~")}
     found = [_topology(read, store, key) for key in sorted(keys)]
@@ -244,7 +243,7 @@ async def _read_over(client: ToolBus, store: str, keys: str, timeout_s: float) -
     found = decode_metadata(meta)
     settings = found.settings
     leases = await read(names.LEASES_BUCKET) or {}
-    if not _is_exclusive(settings):
+    if not settings.is_exclusive:
         if found.step is None or not found.step.is_on:
             return _Buckets(settings, await read(names.nodes_bucket(store), keys) or {}, leases, {}, {}, found.step)
         return await _read_migrating(client, store, settings, keys, leases, found.step, timeout_s)
@@ -311,13 +310,9 @@ async def require_key(servers: Sequence[str], store: str, key: str, timeout_s: f
         raise UnknownKeyError(reply.data.decode(), field="key")
 
 
-def _is_exclusive(settings: StoreSettings) -> bool:
-    return settings.strategy is Strategy.STICKY and settings.mode is Mode.PARTITIONED
-
-
 def _topology(read: _Buckets, store: str, key: str) -> Topology:
     settings, nodes, leases = read.settings, read.nodes, read.leases
-    if _is_exclusive(settings):
+    if settings.is_exclusive:
         records = key_records(read.owners, read.wishes.get(names.wishes_key(key)), key, settings.partition_count)
         return _topology_of_table(store, key, settings, records, leases, read.sessions)
     membership = Membership()

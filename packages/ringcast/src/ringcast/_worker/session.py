@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
-from ringcast_wire import Mode, ProtocolError, RingcastError, StoreSettings, Strategy
+from ringcast_wire import Mode, ProtocolError, RingcastError, StoreSettings
 
 from ringcast._bus.bus import Bus
 from ringcast._bus.dead_letters import DeadLetterPublisher
@@ -289,7 +289,7 @@ class KeySession:
 
 def _is_exclusive(settings: StoreSettings, config: WorkerConfig) -> bool:
     """Whether each partition has one owner at every moment; a worker that only observes owns nothing."""
-    return settings.strategy is Strategy.STICKY and settings.mode is Mode.PARTITIONED and not config.observe
+    return settings.is_exclusive and not config.observe
 
 
 def _nothing() -> None:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from nats.aio.client import Client
 from nats.js import JetStreamContext
-from ringcast_wire import LeaseRecord, Mode, NodeRecord, ProtocolError, Strategy, decode_record, names
+from ringcast_wire import LeaseRecord, NodeRecord, ProtocolError, decode_record, names
 from ringcast_wire.owner_records import decode_state, decode_table
 from ringcast_wire.reports import DryWaveRequest, ProvisionalRequest, ReportAsker, ReportRound
 
@@ -59,8 +59,7 @@ async def read_fleet(js: JetStreamContext, store: StoreRecord, key: str) -> Flee
     Raises:
         UnavailableError: NATS does not answer, or only a server that lags behind.
     """
-    settings = store.settings_now
-    exclusive = settings.strategy is Strategy.STICKY and settings.mode is Mode.PARTITIONED
+    exclusive = store.settings_now.is_exclusive
     with nats_calls("NATS does not say which workers there are"):
         workers, unreadable, table = await (_states(js, store, key) if exclusive else _nodes(js, store, key))
         named = {worker.lease for worker in workers.values()}

@@ -9,11 +9,9 @@ from typing import Final, NamedTuple
 from nats.js import JetStreamContext
 from ringcast_wire import (
     NEWEST_WIRE_VERSION,
-    Mode,
     NodeRecord,
     ProtocolError,
     RingcastError,
-    Strategy,
     decode_record,
     names,
 )
@@ -65,7 +63,7 @@ async def read_workers(js: JetStreamContext, stores: Sequence[StoreRecord]) -> d
         workers[store.name], complete = [], False
         try:
             workers[store.name], complete = await _registered(js, store)
-            if _is_exclusive(store):
+            if store.settings_now.is_exclusive:
                 with nats_calls("NATS does not say which workers live"):
                     named = {worker.lease for worker in workers[store.name]}
                     sessions[store.name] = await read_sessions(js, store, named)
@@ -86,18 +84,13 @@ async def read_workers(js: JetStreamContext, stores: Sequence[StoreRecord]) -> d
     return found
 
 
-def _is_exclusive(store: StoreRecord) -> bool:
-    settings = store.settings_now
-    return settings.strategy is Strategy.STICKY and settings.mode is Mode.PARTITIONED
-
-
 async def _registered(js: JetStreamContext, store: StoreRecord) -> tuple[list[_Worker], bool]:
     """The workers of all keys of a store, alive or not, and whether every registration could be read.
 
     Raises:
         UnavailableError: NATS does not answer, or only a server that lags behind.
     """
-    complete, exclusive = True, _is_exclusive(store)
+    complete, exclusive = True, store.settings_now.is_exclusive
     workers: list[_Worker] = []
     bucket = names.owners_bucket(store.name) if exclusive else names.nodes_bucket(store.name)
     pattern = names.state_key("*", "*") if exclusive else names.node_key("*", "*")

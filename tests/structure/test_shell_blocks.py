@@ -20,6 +20,10 @@ CONSOLE = "tests/integration/test_cli_readme.py"
 _FENCE = re.compile(r"(?:^<!-- (?P<mark>[^\n]*) -->\n)?^```(?P<kind>\w+)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
 _RUN = re.compile(r"run by (?P<file>\S+\.py): (?P<test>test_\w+)")
 _NOT_RUN = re.compile(r"not run: \S+(?: \S+){2,}")
+_FIRST_LINE = re.compile(r"^```(\w*)\n([^\n]*)\n", re.MULTILINE)
+_COMMAND = re.compile(
+    r"(\$ |\.venv/bin/|build-support/bin/|\./pants )|(make|ringcast|python3?|pip|git|kubectl|helm|nats|cargo) [a-z-]"
+)
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,16 @@ def test_a_block_is_run_or_says_why_not(block: Block) -> None:
     source = (ROOT / run["file"]).read_text()
     assert re.search(rf"^(async )?def {run['test']}\(", source, re.MULTILINE), f"{run['file']} has no such test"
     assert block.page.name in source, f"{run['file']} does not read the page"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_stand_in_blocks_that_are_looked_at(page: Path) -> None:
+    first_lines = [
+        first for kind, first in _FIRST_LINE.findall(page.read_text()) if kind not in ("sh", "console", "make")
+    ]
+    assert not [first for first in first_lines if _COMMAND.match(first)], (
+        "its block is of no kind: write ```sh before it"
+    )
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.kind == "sh"], ids=str)

@@ -121,7 +121,7 @@ async def test_what_can_not_be_taken_in_is_a_warning(
     assert getattr(told, "error", "") == "ValueError('not today')"
 
 
-@pytest.mark.parametrize("parser", ["bursts", "library"])
+@pytest.mark.parametrize("parser", ["batch", "library"])
 async def test_either_parser_will_do(store: Store, parser: str) -> None:
     await store.create()
     async with store.worker(nats_parser=parser) as worker:
@@ -131,7 +131,7 @@ async def test_either_parser_will_do(store: Store, parser: str) -> None:
         await worker.wait_for("list", partition, version, timeout_s=PATIENCE_S)
         await worker.wait_until("list", lambda: worker.row_count("list") == 7, timeout_s=PATIENCE_S)
         assert {type(worker._life.runtime.bus._nc._ps).__name__} == (  # type: ignore[union-attr]
-            {"BatchParser"} if parser == "bursts" else {"Parser"}
+            {"BatchParser"} if parser == "batch" else {"Parser"}
         )
 
 

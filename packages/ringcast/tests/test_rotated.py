@@ -67,7 +67,7 @@ async def store(server: NatsServer, service: ConfigServiceProcess, store_name: s
         yield Store(store_name, server, client)
 
 
-@pytest.mark.parametrize("parser", ["bursts", "library"])
+@pytest.mark.parametrize("parser", ["batch", "library"])
 async def test_a_password_that_is_another_for_a_while_ends_no_worker(
     store: Store, server: NatsServer, caplog: pytest.LogCaptureFixture, parser: str
 ) -> None:
@@ -86,7 +86,7 @@ async def test_a_password_that_is_another_for_a_while_ends_no_worker(
     assert "Authorization Violation" in getattr(lost, "error", "")
 
 
-@pytest.mark.parametrize("parser", ["bursts", "library"])
+@pytest.mark.parametrize("parser", ["batch", "library"])
 async def test_a_subject_that_is_no_utf8_costs_no_connection(
     store: Store, server: NatsServer, caplog: pytest.LogCaptureFixture, parser: str
 ) -> None:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!ringcast_wire/_proto/leases.proto\x12\x18ringcast.agent.leases.v1\"\x99\x02\n\x0bHoldRequest\x12\x36\n\x08register\x18\x01 \x01(\x0b\x32\".ringcast.agent.leases.v1.RegisterH\x00\x12.\n\x04pong\x18\x02 \x01(\x0b\x32\x1e.ringcast.agent.leases.v1.PongH\x00\x12\x30\n\x05\x64oubt\x18\x03 \x01(\x0b\x32\x1f.ringcast.agent.leases.v1.DoubtH\x00\x12\x30\n\x05leave\x18\x04 \x01(\x0b\x32\x1f.ringcast.agent.leases.v1.LeaveH\x00\x12\x36\n\x08sessions\x18\x05 \x01(\x0b\x32\".ringcast.agent.leases.v1.SessionsH\x00\x42\x06\n\x04\x62ody\"\x82\x01\n\x0cHoldResponse\x12:\n\nregistered\x18\x01 \x01(\x0b\x32$.ringcast.agent.leases.v1.RegisteredH\x00\x12.\n\x04ping\x18\x02 \x01(\x0b\x32\x1e.ringcast.agent.leases.v1.PingH\x00\x42\x06\n\x04\x62ody\"m\n\x08Register\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x11\n\tworker_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x0b\n\x03pid\x18\x04 \x01(\r\x12\r\n\x05store\x18\x05 \x01(\t\x12\x0c\n\x04keys\x18\x06 \x03(\t\"Z\n\nRegistered\x12\r\n\x05lease\x18\x01 \x01(\t\x12\x17\n\x0fping_interval_s\x18\x02 \x01(\x01\x12\x12\n\npatience_s\x18\x03 \x01(\x01\x12\x10\n\x08sees_end\x18\x04 \x01(\x08\"K\n\x04Ping\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04held\x18\x02 \x01(\x08\x12\x0e\n\x06losses\x18\x03 \x01(\x04\x12\x15\n\rfailed_writes\x18\x04 \x01(\x04\"\x16\n\x04Pong\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\x07\n\x05\x44oubt\"4\n\x08Sessions\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05\x66irst\x18\x02 \x01(\x04\x12\x0c\n\x04last\x18\x03 \x01(\x04\"\x07\n\x05Leave2c\n\x06Leases\x12Y\n\x04Hold\x12%.ringcast.agent.leases.v1.HoldRequest\x1a&.ringcast.agent.leases.v1.HoldResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!ringcast_wire/_proto/leases.proto\x12\x18ringcast.agent.leases.v1\"\xa2\x02\n\x0bHoldRequest\x12\x36\n\x08register\x18\x01 \x01(\x0b\x32\".ringcast.agent.leases.v1.RegisterH\x00\x12.\n\x04pong\x18\x02 \x01(\x0b\x32\x1e.ringcast.agent.leases.v1.PongH\x00\x12\x39\n\nlost_lease\x18\x03 \x01(\x0b\x32#.ringcast.agent.leases.v1.LostLeaseH\x00\x12\x30\n\x05leave\x18\x04 \x01(\x0b\x32\x1f.ringcast.agent.leases.v1.LeaveH\x00\x12\x36\n\x08sessions\x18\x05 \x01(\x0b\x32\".ringcast.agent.leases.v1.SessionsH\x00\x42\x06\n\x04\x62ody\"\x82\x01\n\x0cHoldResponse\x12:\n\nregistered\x18\x01 \x01(\x0b\x32$.ringcast.agent.leases.v1.RegisteredH\x00\x12.\n\x04ping\x18\x02 \x01(\x0b\x32\x1e.ringcast.agent.leases.v1.PingH\x00\x42\x06\n\x04\x62ody\"m\n\x08Register\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x11\n\tworker_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x0b\n\x03pid\x18\x04 \x01(\r\x12\r\n\x05store\x18\x05 \x01(\t\x12\x0c\n\x04keys\x18\x06 \x03(\t\"Z\n\nRegistered\x12\r\n\x05lease\x18\x01 \x01(\t\x12\x17\n\x0fping_interval_s\x18\x02 \x01(\x01\x12\x12\n\npatience_s\x18\x03 \x01(\x01\x12\x10\n\x08sees_end\x18\x04 \x01(\x08\"K\n\x04Ping\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04held\x18\x02 \x01(\x08\x12\x0e\n\x06losses\x18\x03 \x01(\x04\x12\x15\n\rfailed_writes\x18\x04 \x01(\x04\"\x16\n\x04Pong\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\x0b\n\tLostLease\"4\n\x08Sessions\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05\x66irst\x18\x02 \x01(\x04\x12\x0c\n\x04last\x18\x03 \x01(\x04\"\x07\n\x05Leave2c\n\x06Leases\x12Y\n\x04Hold\x12%.ringcast.agent.leases.v1.HoldRequest\x1a&.ringcast.agent.leases.v1.HoldResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,23 +32,23 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ringcast_wire._proto.leases
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_HOLDREQUEST']._serialized_start=64
-  _globals['_HOLDREQUEST']._serialized_end=345
-  _globals['_HOLDRESPONSE']._serialized_start=348
-  _globals['_HOLDRESPONSE']._serialized_end=478
-  _globals['_REGISTER']._serialized_start=480
-  _globals['_REGISTER']._serialized_end=589
-  _globals['_REGISTERED']._serialized_start=591
-  _globals['_REGISTERED']._serialized_end=681
-  _globals['_PING']._serialized_start=683
-  _globals['_PING']._serialized_end=758
-  _globals['_PONG']._serialized_start=760
-  _globals['_PONG']._serialized_end=782
-  _globals['_DOUBT']._serialized_start=784
-  _globals['_DOUBT']._serialized_end=791
-  _globals['_SESSIONS']._serialized_start=793
-  _globals['_SESSIONS']._serialized_end=845
-  _globals['_LEAVE']._serialized_start=847
-  _globals['_LEAVE']._serialized_end=854
-  _globals['_LEASES']._serialized_start=856
-  _globals['_LEASES']._serialized_end=955
+  _globals['_HOLDREQUEST']._serialized_end=354
+  _globals['_HOLDRESPONSE']._serialized_start=357
+  _globals['_HOLDRESPONSE']._serialized_end=487
+  _globals['_REGISTER']._serialized_start=489
+  _globals['_REGISTER']._serialized_end=598
+  _globals['_REGISTERED']._serialized_start=600
+  _globals['_REGISTERED']._serialized_end=690
+  _globals['_PING']._serialized_start=692
+  _globals['_PING']._serialized_end=767
+  _globals['_PONG']._serialized_start=769
+  _globals['_PONG']._serialized_end=791
+  _globals['_LOSTLEASE']._serialized_start=793
+  _globals['_LOSTLEASE']._serialized_end=804
+  _globals['_SESSIONS']._serialized_start=806
+  _globals['_SESSIONS']._serialized_end=858
+  _globals['_LEAVE']._serialized_start=860
+  _globals['_LEAVE']._serialized_end=867
+  _globals['_LEASES']._serialized_start=869
+  _globals['_LEASES']._serialized_end=968
 # @@protoc_insertion_point(module_scope)

@@ -7,18 +7,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class HoldRequest(_message.Message):
-    __slots__ = ("register", "pong", "doubt", "leave", "sessions")
+    __slots__ = ("register", "pong", "lost_lease", "leave", "sessions")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
-    DOUBT_FIELD_NUMBER: _ClassVar[int]
+    LOST_LEASE_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     register: Register
     pong: Pong
-    doubt: Doubt
+    lost_lease: LostLease
     leave: Leave
     sessions: Sessions
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., doubt: _Optional[_Union[Doubt, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., sessions: _Optional[_Union[Sessions, _Mapping]] = ...) -> None: ...
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., lost_lease: _Optional[_Union[LostLease, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., sessions: _Optional[_Union[Sessions, _Mapping]] = ...) -> None: ...
 
 class HoldResponse(_message.Message):
     __slots__ = ("registered", "ping")
@@ -74,7 +74,7 @@ class Pong(_message.Message):
     number: int
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
-class Doubt(_message.Message):
+class LostLease(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 

@@ -103,7 +103,7 @@ class NatsBus:
     @asynccontextmanager
     async def prepared(cls, config: WorkerConfig, log: EventLog) -> AsyncIterator[NatsBus]:
         """One that is still to :meth:`connect`; closes it in the end."""
-        bus = cls(log, config.jetstream_api, batches=config.nats_parser is NatsParser.BURSTS)
+        bus = cls(log, config.jetstream_api, batches=config.nats_parser is NatsParser.BATCH)
         try:
             yield bus
         finally:

@@ -37,7 +37,7 @@ _numbers: Final = itertools.count(1)
 class NatsParser(StrEnum):
     """What reads the messages of NATS."""
 
-    BURSTS = "bursts"
+    BATCH = "batch"
     """A parser of our own hands deliveries over many at once, for a third of the CPU time."""
     LIBRARY = "library"
     """The library's own. It is used too where the library is of a version that the other does not know."""
@@ -184,7 +184,7 @@ class WorkerConfig(NatsLogin, frozen=True, kw_only=True, forbid_unknown_fields=T
     key_ring: str = ""
     """File of the key ring that opens encrypted values; empty: a row with such a value fails as if its handler did.
     Needs the extra ``ringcast[encryption]``."""
-    nats_parser: NatsParser = NatsParser.BURSTS
+    nats_parser: NatsParser = NatsParser.BATCH
     """The parser of NATS messages. ``library`` is slower, and works with every version of nats-py."""
     metrics_listen: str = "off"
     """Address that serves metrics for Prometheus, as ``host:port``; needs the extra ``ringcast[metrics]``."""

@@ -105,7 +105,7 @@ class AgentStream:
 
     async def report_lost_lease(self) -> None:
         """Reports to the agent that the host's lease was seen to be gone."""
-        await self._write(pb.HoldRequest(doubt=pb.Doubt()))
+        await self._write(pb.HoldRequest(lost_lease=pb.LostLease()))
 
     def report_sessions(self, key: str, first: int, last: int) -> None:
         """Reports the sessions of exclusive ownership that this process has had, now or once it is registered."""

@@ -21,7 +21,7 @@ from ringcast import (
 )
 from ringcast.hosting import leave_sealed
 from ringcast.metrics import PrometheusMetrics
-from ringcast_wire import EventLog, event_within, names
+from ringcast_wire import Backoff, EventLog, event_within, names
 
 from ringcast_heartbeat_agent.config import Config
 from ringcast_heartbeat_agent.dapr.items import item_of
@@ -41,6 +41,7 @@ FINAL: Final = (
     LimitExceededError,
 )
 """What a worker is refused with for good; anything else is tried again, however long it takes."""
+_RETRY_FIRST_S: Final = 0.5
 _RETRY_MOST_S: Final = 10.0
 
 
@@ -127,13 +128,13 @@ class KeyObserver(Follower):
 
     async def run(self) -> None:
         """Follows the key until :meth:`stop`, through every outage; what it is refused with for good ends it."""
-        failures = 0
+        backoff = Backoff(random.random, first_s=_RETRY_FIRST_S, most_s=_RETRY_MOST_S)
         while not self._stopping.is_set():
             worker = self._worker = self._make()
             try:
                 await worker.start()
                 await worker.wait_ready()
-                failures = 0
+                backoff.reset()
                 self._go_live(worker)
                 await worker.wait_closed()
                 why: object = "its worker has ended"
@@ -148,8 +149,7 @@ class KeyObserver(Follower):
                 await worker.stop()
             if self._stopping.is_set():
                 return
-            failures += 1
-            pause_s = min(_RETRY_MOST_S, 0.25 * 2 ** min(failures, 6)) * (0.5 + random.random() / 2)  # noqa: S311
+            pause_s = backoff.next_s()
             log.warning("observer.worker_ended", store=self.store, key=self.key, error=why, retry_in_s=pause_s)
             await event_within(self._stopping, pause_s)
 

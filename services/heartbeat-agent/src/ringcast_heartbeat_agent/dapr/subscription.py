@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from ringcast.hosting import METADATA_DELETED, ConfigurationItem
 from ringcast_core import row_partition
-from ringcast_wire import EventLog, event_within
+from ringcast_wire import Backoff, EventLog, event_within
 
 from ringcast_heartbeat_agent.clients import current
 from ringcast_heartbeat_agent.dapr.items import KeySelection, deleted_item, memory_size
@@ -121,7 +121,7 @@ class Subscription:
         self._reading: Place | None = None
         self._read: dict[Place, tuple[Since, bool]] = {}
         """Up to where it has read, and whether deletions may be missing in that. One entry a partition."""
-        self._failures = 0
+        self._backoff = Backoff(random.random, first_s=_RETRY_FIRST_S, most_s=_RETRY_MOST_S)
         self._failing: dict[Place, float] = {}
         """Since when reads of a partition have failed."""
         self._news = asyncio.Event()
@@ -190,7 +190,7 @@ class Subscription:
         # Of another history nothing can be compared: the earlier one leads to the whole partition.
         if known is None or (known.history == since.history and since.revision < known.revision):
             self._behind[place] = since
-        if not self._waiting and not self._failures:
+        if not self._waiting and not self._backoff.failures:
             self._news.set()
 
     def delivered(self, names: Iterable[str], why_not: str = "") -> None:
@@ -245,9 +245,8 @@ class Subscription:
         except Exception as error:  # noqa: BLE001  # whatever it is, the stream lives and it is read again
             self._reading = None
             self.fall_behind(place, since)
-            if not self._failures:
+            if not self._backoff.failures:
                 log.warning("subscription.read_failed", id=self.id, key=place[0], error=error)
-            self._failures += 1
             if not self._ended:
                 self._failing.setdefault(place, time.monotonic())
             return False
@@ -255,9 +254,8 @@ class Subscription:
         self._failing.pop(place, None)
         if self._is_older(place, since, changed):
             self.fall_behind(place, since)
-            self._failures += 1
             return False
-        self._failures = 0
+        self._backoff.reset()
         if not self._ended:
             self._note_read(place, changed)
             self._put_changed(place, changed)
@@ -296,9 +294,8 @@ class Subscription:
 
     async def _pause(self) -> None:
         """Waits before the next try, unless something else is to be done."""
-        pause_s = min(_RETRY_MOST_S, _RETRY_FIRST_S * 2 ** min(self._failures, 10)) * (0.5 + random.random() / 2)  # noqa: S311
         self._news.clear()
-        await event_within(self._news, pause_s)
+        await event_within(self._news, self._backoff.next_s())
 
     def _fits(self, name: str, item: ConfigurationItem) -> bool:
         held = self._waiting.get(name)

@@ -122,7 +122,7 @@ class WorkerStreams:
             match request.WhichOneof("body"):
                 case "pong":
                     self._hosted.seen(worker)
-                case "doubt":
+                case "lost_lease":
                     self._hosted.lease.check()
                 case "sessions" if _makes_sense(request.sessions, worker.registration):
                     sessions = request.sessions

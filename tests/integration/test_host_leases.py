@@ -7,9 +7,11 @@ import math
 import time
 from collections.abc import AsyncIterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import nats
 import pytest
 from nats.js.errors import KeyNotFoundError
@@ -24,9 +26,11 @@ from ringcast_testkit import (
     History,
     NatsServer,
     WorkerProcess,
+    until,
     until_workers,
 )
-from ringcast_wire import NodeRecord, decode_record, names
+from ringcast_wire import NodeRecord, SlotClaim, decode_record, encode_record, names
+from ringcast_wire.leases import LeasesStub, pb, target
 
 PARTITIONS = 32
 ROWS = 200
@@ -316,6 +320,36 @@ async def test_workers_outlive_their_agent_and_go_back_to_the_next_one(host: Hos
         (owner,) = [one for one in (peer, worker) if partition in one.owned("k")]
         await owner.wait_for("k", partition, version, timeout_s=PATIENCE_S)
         assert (ones.count, others.count) == before
+
+
+async def test_a_worker_that_dies_with_its_agent_leaves_no_record_even_if_it_had_just_registered(
+    host: Host, buckets: tuple[Any, Any]
+) -> None:
+    """The next agent keeps the same lease alive: a record that it did not look for would count for ever."""
+    async with grpc.aio.insecure_channel(target(str(host.socket))) as channel:
+        call = LeasesStub(channel).Hold()
+        register = pb.Register(version=1, worker_id="w1", incarnation="i", pid=1, store="s", keys=["k"])
+        await call.write(pb.HoldRequest(register=register))
+        lease = (await call.read()).registered.lease
+        await asyncio.to_thread(host.agent.kill)
+        call.cancel()
+    nodes = buckets[1]
+    claim = SlotClaim(worker_id="w1", lease=lease)
+    record = NodeRecord(slot=0, lease=lease, incarnation="i")
+    for name, written_by_it in ((names.slot_key("k", 0), claim), (names.node_key("k", "w1"), record)):
+        await nodes.put(name, encode_record(written_by_it))
+    await asyncio.to_thread(host.agent.start)
+    assert host.lease() == lease
+    for name in (names.slot_key("k", 0), names.node_key("k", "w1")):
+        await until(partial(is_deleted, nodes, name))
+
+
+async def is_deleted(bucket: Any, name: str) -> bool:
+    try:
+        await bucket.get(name)
+    except KeyNotFoundError:
+        return True
+    return False
 
 
 async def test_an_agent_that_stands_still_costs_no_rebalance(host: Host) -> None:

@@ -76,9 +76,7 @@ def test_a_block_is_run_or_says_why_not(block: Block) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_stand_in_blocks_that_are_looked_at(page: Path) -> None:
-    first_lines = [
-        first for kind, first in _FIRST_LINE.findall(page.read_text()) if kind not in ("sh", "console", "make")
-    ]
+    first_lines = [first for kind, first in _FIRST_LINE.findall(page.read_text()) if kind not in ("sh", "console")]
     assert not [first for first in first_lines if _COMMAND.match(first)], (
         "its block is of no kind: write ```sh before it"
     )

@@ -343,3 +343,17 @@ def test_a_state_of_no_use_is_passed_over(tmp_path: Path, text: str) -> None:
     place.write(state)
     assert place.read() == state
     assert State.fresh("host-1").lease != state.lease
+
+
+def test_a_state_that_can_not_be_written_leaves_no_older_one(tmp_path: Path) -> None:
+    """With that the next agent would keep a lease alive whose last workers it does not know."""
+    place = SocketPlace(tmp_path / "s.sock", mode=0o660, group="")
+    place.write(State.fresh("host-1"))
+    in_its_way = tmp_path / f"s.sock.state.{os.getpid()}.tmp"
+    in_its_way.mkdir()
+    with pytest.raises(OSError, match="directory"):
+        place.write(State.fresh("host-1"))
+    assert place.read() is None
+    in_its_way.rmdir()
+    place.write(state := State.fresh("host-1"))
+    assert place.read() == state

@@ -140,6 +140,9 @@ class HostLeases:
         news = self._news[worker] = asyncio.Event()
         self._seen_at[worker] = time.monotonic()
         self._changed()
+        # Before the worker hears of the lease: were both to die now, only an agent that knows of the worker would look
+        # for records that name this lease, and keep it alive for nobody.
+        self.lease.save()
         log.info("worker.registered", **_facts(registration))
         return worker, news
 

@@ -96,12 +96,24 @@ class SocketPlace:
         return state if _LEASE.fullmatch(state.lease) else None
 
     def write(self, state: State) -> None:
-        """Leaves it to the next one; whole or not at all."""
+        """Leaves it to the next one: whole, or nothing.
+
+        With what was true before, that one would keep a lease alive whose workers it does not know.
+
+        Raises:
+            OSError: it can't be written, and nothing is left.
+        """
         temporary = self._state.with_name(f"{self._state.name}.{os.getpid()}.tmp")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(state))
-        temporary.replace(self._state)
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(msgspec.json.encode(state))
+            temporary.replace(self._state)
+        except OSError:
+            for path in (temporary, self._state):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            raise
 
     async def _take(self, descriptor: int, patience_s: float) -> None:
         try:

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+from ringcast_testkit import SmallDisk
+
 from tests.integration.drills.drill import DRILLS, Drill
 from tests.integration.drills.drills import drills_of
 from tests.integration.drills.rules import shipped_alerts
@@ -70,6 +72,11 @@ async def hold(shape: Shape, drills: list[Drill], *, factor: int, quiet_s: float
     return run
 
 
+def not_to_be_held(drills: list[Drill]) -> list[Drill]:
+    """Those that need what this machine does not allow: a small disk is a mount namespace."""
+    return [] if SmallDisk.supported() else [drill for drill in drills if drill.shape is Shape.SMALL_DISK]
+
+
 async def hold_all(drills: list[Drill], *, factor: int, quiet_s: float) -> list[Run]:
     """Holds the drills, each on a deployment of its shape; the quiet time is that of the whole one."""
     runs = []
@@ -88,9 +95,12 @@ def main() -> int:
         print(listed())
         return 0
     say(f"time passes {chosen.factor} times faster in the rules of the drills")
-    runs = asyncio.run(hold_all(chosen.drills, factor=chosen.factor, quiet_s=chosen.quiet_s))
+    left_out = not_to_be_held(chosen.drills)
+    findings = [f"{drill.name}: not held, for lack of the right to make a mount namespace" for drill in left_out]
+    held = [drill for drill in chosen.drills if drill not in left_out]
+    runs = asyncio.run(hold_all(held, factor=chosen.factor, quiet_s=chosen.quiet_s))
     results = [result for run in runs for result in run.results]
-    findings = [sentence for run in runs for sentence in run.findings]
+    findings += [sentence for run in runs for sentence in run.findings]
     print(f"Time passed {chosen.factor} times faster in the rules; quiet for {chosen.quiet_s:g} s.\n")
     print(table(results))
     for sentence in findings:

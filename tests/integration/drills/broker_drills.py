@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 
 from nats.js.api import ConsumerConfig
 from nats.js.errors import NotFoundError
+from ringcast_testkit import PATIENCE_S
 from ringcast_wire import RingcastError, names
 
 from tests.integration.drills.drill import drill
@@ -16,7 +17,13 @@ from tests.integration.drills.service_drills import WRITES
 from tests.integration.drills.site import GATEWAY, KEY, Shape, Site
 from tests.integration.drills.worker_drills import LATE
 from tests.integration.faults.arena import off
+from tests.integration.faults.server_faults import gave_up
 
+_NO_BROKER = (
+    *(*LATE, "RingcastHeartbeatsFail", "RingcastOutboxOld", "RingcastJetStreamUnseen", "RingcastGroupsBucketSilent"),
+    *("RingcastStoreNotProvisioned", "RingcastConsumerUpdatesFail", "RingcastKeyFailing", "RingcastAgentStale"),
+)
+"""What a NATS brings about that takes nothing."""
 _NEXT = "late"
 _SHARE = 0.93
 """How full something is made of which 90 % are too much."""
@@ -25,8 +32,7 @@ _SHARE = 0.93
 @drill(
     "RingcastStoreNotProvisioned",
     "RingcastJetStreamNearlyFull",
-    "RingcastStreamSilent",
-    companions=LATE,
+    companions=(*LATE, "RingcastStreamSilent"),
     shape=Shape.SMALL,
 )
 async def no_room_for_a_store(site: Site) -> AsyncGenerator[None, None]:
@@ -138,4 +144,45 @@ async def one_server_of_three_killed(site: Site) -> AsyncGenerator[None, None]:
     server = site.servers["n2"]
     await off(server.kill)
     yield
+    await off(server.start)
+
+
+@drill(
+    "RingcastStreamSilent",
+    companions=(
+        *_NO_BROKER,
+        "RingcastPublishFailures",
+        "RingcastStreamReplicasBehind",
+        "RingcastPartitionsUnloaded",
+    ),
+    shape=Shape.CLUSTER,
+)
+async def two_servers_of_three_killed(site: Site) -> AsyncGenerator[None, None]:
+    """SIGKILL to two servers of a NATS cluster of three: no stream has a leader.
+
+    One of them is started again, and then the other.
+    """
+    lost = [site.servers["n1"], site.servers["n2"]]
+    for server in lost:
+        await off(server.kill)
+    yield
+    for server in lost:
+        await off(server.start)
+
+
+@drill("RingcastPublishFailures", companions=(*_NO_BROKER, "RingcastStreamSilent"), shape=Shape.SMALL_DISK)
+async def disk_of_the_broker_full(site: Site) -> AsyncGenerator[None, None]:
+    """The disk of NATS is filled, until JetStream gives up.
+
+    An operator makes room, and restarts NATS.
+    """
+    server, disk = site.servers["nats"], site.disk
+    assert disk is not None
+    async with asyncio.timeout(PATIENCE_S):
+        while not gave_up(server):
+            await off(disk.fill)
+            await asyncio.sleep(0.1)
+    yield
+    await off(server.kill)
+    await off(disk.free)
     await off(server.start)

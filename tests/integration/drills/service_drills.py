@@ -40,10 +40,10 @@ async def _stranger(site: Site) -> AsyncIterator[Any]:
 
 @drill(
     "RingcastOutboxOld",
-    "RingcastPublishFailures",
     "RingcastJetStreamUnseen",
     companions=(
         *LATE,
+        "RingcastPublishFailures",
         "RingcastServiceDisconnected",
         "RingcastStoreNotProvisioned",
         "RingcastFetchesFail",

@@ -33,6 +33,7 @@ from ringcast_testkit import (
     NatsServer,
     PostgresServer,
     ReservedPort,
+    SmallDisk,
     TcpProxy,
     WorkerProcess,
     until,
@@ -42,7 +43,7 @@ from ringcast_wire import RingcastError, Strategy, UnavailableError
 from tests.integration.drills.application import HOLD, STALL
 from tests.integration.drills.logins import Logins
 from tests.integration.drills.rules import CONFIGURATION, SHIPPED, faster, rule_files, write_faster
-from tests.integration.faults.arena import PYTHONPATH, located, off
+from tests.integration.faults.arena import BROKER_BYTES, DISK_BYTES, PYTHONPATH, located, off
 from tests.integration.prometheus_server import PrometheusServer
 
 GATEWAY: Final = "gateway"
@@ -84,8 +85,14 @@ class Shape(Enum):
     """How large a deployment is."""
 
     SMALL = "one server of NATS, one service, the workers of one store"
+    SMALL_DISK = "one server of NATS on a small disk, one service, the workers of one store"
     WHOLE = "one server of NATS, two services, the workers of three stores"
     CLUSTER = "three servers of NATS, two services, the workers of one store"
+
+    @property
+    def is_small(self) -> bool:
+        """Whether one service is enough, and leases are short."""
+        return self in (Shape.SMALL, Shape.SMALL_DISK)
 
 
 class Site:
@@ -105,6 +112,8 @@ class Site:
         self.links: dict[str, list[TcpProxy]] = {}
         """To NATS, by process."""
         self.database_links: dict[str, TcpProxy] = {}
+        self.disk: SmallDisk | None = None
+        """That of NATS, with the shape that has a small one."""
         self.stack = AsyncExitStack()
         wanted = {name: store for name, store in WORKERS.items() if shape is Shape.WHOLE or store == GATEWAY}
         self._wanted = wanted
@@ -278,7 +287,7 @@ class Site:
         login = self.logins.login(worker_id) if worker_id in self.logins.passwords else {}
         policy = {"poison_policy": "block"} if WORKERS.get(worker_id) == SPARE else {}
         times = {"stabilisation_s": 0.0, "update_tries": 2}
-        if self.shape is Shape.SMALL:
+        if self.shape.is_small:
             times["lease_refresh_s"] = 1.0  # more than three refreshes are to fail within 15 s
         return {"metrics_listen": listen, **times, **policy, **login}
 
@@ -317,7 +326,7 @@ class Site:
         self.database = await off(self.postgres.create_database)
         self.prometheus = await off(lambda: enter(self._prometheus("faster", self.factor)))
         self.shipped = await off(lambda: enter(self._prometheus("shipped", 1)))
-        for name in SERVICES[: 1 if self.shape is Shape.SMALL else None]:
+        for name in SERVICES[: 1 if self.shape.is_small else None]:
             await self._start_service(name)
         for store in self.stores:
             await until(partial(self._created, store))
@@ -365,10 +374,15 @@ class Site:
         )
 
     def _start_nats(self) -> dict[str, NatsServer]:
-        settings = self.logins.settings()
-        if self.shape is not Shape.CLUSTER:
-            return {"nats": self.stack.enter_context(NatsServer(self.directory / "nats", **settings))}
-        return self.stack.enter_context(NatsCluster(self.directory / "nats", **settings)).servers
+        settings, enter = self.logins.settings(), self.stack.enter_context
+        if self.shape is Shape.CLUSTER:
+            return enter(NatsCluster(self.directory / "nats", **settings)).servers
+        if self.shape is not Shape.SMALL_DISK:
+            return {"nats": enter(NatsServer(self.directory / "nats", **settings))}
+        self.disk = enter(SmallDisk(self.directory / "disk", DISK_BYTES))
+        jetstream = {"store_dir": str(self.disk.path / "jetstream"), "max_file_store": BROKER_BYTES}
+        server = NatsServer(self.directory / "nats", prefix=self.disk.prefix, jetstream=jetstream, **settings)
+        return {"nats": enter(server)}
 
     async def _start_service(self, name: str) -> None:
         service = ConfigServiceProcess(

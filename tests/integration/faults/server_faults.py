@@ -61,7 +61,7 @@ async def disk_full(arena: Arena, chance: random.Random) -> None:
     assert arena.disk is not None
     server = _server(arena)
     async with asyncio.timeout(60):
-        while not _gave_up(server):
+        while not gave_up(server):
             await off(arena.disk.fill)
             await asyncio.sleep(0.1)
     await hold(arena, chance, 0, 5)
@@ -121,7 +121,8 @@ def _server(arena: Arena) -> NatsServer:
     return server
 
 
-def _gave_up(server: NatsServer) -> bool:
+def gave_up(server: NatsServer) -> bool:
+    """Whether a server has said that its disk is full, since it was started."""
     return any("DISABLED" in line or "no space left" in line for line in list(server.process.log))
 
 

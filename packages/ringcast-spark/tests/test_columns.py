@@ -66,9 +66,10 @@ def columns_of(entry: PartitionRows, row: Row) -> dict[str, object]:
 
 def read(body: bytes) -> Found | None:
     try:
-        reply = read_reply(body)
+        reply = read_reply(body, "s/k")
     except ProtocolError as error:
-        assert str(error).startswith(f"fetch reply of {len(body)} bytes: reply can't be read at byte ")  # noqa: PT017
+        damaged = f"fetch reply of s/k, {len(body)} bytes: reply can't be read at byte "
+        assert str(error).startswith((damaged, "fetch reply of s/k has wire version "))  # noqa: PT017
         return None
     assert reply.batch.schema.equals(SCHEMA)
     reply.batch.validate(full=True)
@@ -170,17 +171,18 @@ def test_damaged_replies_are_refused_or_read_alike() -> None:
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        (b"", "fetch reply of 0 bytes: reply can't be read at byte 0: it ends too early"),
+        (b"", "fetch reply of s/k, 0 bytes: reply can't be read at byte 0: it ends too early"),
         (SAMPLE[:-3], "it ends too early"),
         (SAMPLE + b"\0", "something follows its end"),
         (msgspec.msgpack.encode([1, [[0, 1, True, [["a", None, 1, False, None]]]]]), "value must be str, got nil"),
-        (encode(FetchReply(2, [])), "it has wire version 2, this build speaks 1"),
+        (encode(FetchReply(3, [])), "^fetch reply of s/k has wire version 3: this build speaks 1; upgrade it$"),
+        (msgspec.msgpack.encode([3, "of another form"]), "^fetch reply of s/k has wire version 3: this build speaks 1"),
         (encode(FetchReply(1, [PartitionRows(0, 1, True, [Row("a", "v", 2**63)])])), "version must fit"),
     ],
 )
 def test_refusals_say_what_is_wrong(body: bytes, sentence: str) -> None:
     with pytest.raises(ProtocolError, match=sentence):
-        read_reply(body)
+        read_reply(body, "s/k")
 
 
 def test_the_core_reads_the_version_that_the_wire_speaks() -> None:
@@ -192,11 +194,11 @@ MANY = [Row(f"r{number}", "v", number + 1) for number in range(50_000)]
 
 def test_an_answer_about_one_partition_has_one_entry() -> None:
     with pytest.raises(ProtocolError, match="fetch reply about one partition has 2 entries"):
-        _ = read_reply(SAMPLE).entry
+        _ = read_reply(SAMPLE, "s/k").entry
 
 
 def test_a_batch_of_many_rows_is_one_batch() -> None:
-    reply = read_reply(encode(FetchReply(1, [PartitionRows(3, 50_000, True, MANY)])))
+    reply = read_reply(encode(FetchReply(1, [PartitionRows(3, 50_000, True, MANY)])), "s/k")
     assert isinstance(reply.batch, pa.RecordBatch)
     assert reply.batch.num_rows == 50_000
     assert reply.batch.column("metadata").null_count == 50_000
@@ -208,7 +210,7 @@ def test_columns_outlive_what_they_came_from() -> None:
     kept: list[pa.Array] = []
 
     def work() -> None:
-        kept.extend(read_reply(bytes(bytearray(body))).batch.column("row_id").slice(10, 3) for _ in range(5))
+        kept.extend(read_reply(bytes(bytearray(body)), "s/k").batch.column("row_id").slice(10, 3) for _ in range(5))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

@@ -15,7 +15,7 @@ import trustme
 from pyspark_ringcast._client.fetch import CONNECTION_NAME, shared_client
 from pyspark_ringcast._client.service import find_store, read_heads, shared_stub
 from pyspark_ringcast._common.batches import BatchMaker
-from pyspark_ringcast._common.columns import read_reply
+from pyspark_ringcast._common.columns import Reply, read_reply
 from pyspark_ringcast._common.options import Options, parse_options
 from ringcast_client.blocking import BlockingBulkWrite, BlockingFetchClient
 from ringcast_client.fetches import batch_request, partition_request
@@ -65,6 +65,10 @@ def write(options: Options, count: int) -> int:
     return sum(one.result.written for one in bulk.results(BatchMaker(options).batches(frames(count))))
 
 
+def read(body: bytes) -> Reply:
+    return read_reply(body, "s/k")
+
+
 def test_fetches(options: Options, client: BlockingFetchClient) -> None:
     assert write(options, 300) == 300
     store, key = options.store, "k"
@@ -72,11 +76,11 @@ def test_fetches(options: Options, client: BlockingFetchClient) -> None:
     heads = found.heads
     assert sum(heads) == 300
     assert heads == read_heads(options.service, store, key, 5)
-    whole = client.fetch(partition_request(store, key, 1), 5, read_reply)
+    whole = client.fetch(partition_request(store, key, 1), 5, read)
     assert whole.entries == [(1, heads[1], True, heads[1])]
-    since = client.fetch(partition_request(store, key, 1, heads[1] - 3, found.history), 5, read_reply)
+    since = client.fetch(partition_request(store, key, 1, heads[1] - 3, found.history), 5, read)
     assert since.entries == [(1, heads[1], False, 3)]
-    named = client.fetch(batch_request(store, key, ["r1", "none"]), 5, read_reply)
+    named = client.fetch(batch_request(store, key, ["r1", "none"]), 5, read)
     assert named.batch.select(["row_id", "value"]).to_pylist() == [{"row_id": "r1", "value": "v1"}]
     bodies = list(client.fetch_bodies((partition_request(store, key, number % 4) for number in range(40)), 5))
     assert len(bodies) == 40

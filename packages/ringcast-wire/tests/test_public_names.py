@@ -104,6 +104,7 @@ FROZEN = [
     "check_reason",
     "check_row",
     "check_row_id",
+    "check_version_of",
     "client_channel_options",
     "dead_letter_id",
     "decode_batch_request",

@@ -13,7 +13,7 @@ import msgspec
 from ringcast_wire._errors import ProtocolError
 from ringcast_wire._labels import LABEL_PATTERN
 from ringcast_wire._limits import MAX_PARTITIONS, MAX_ROW_ID_BYTES
-from ringcast_wire._versions import WIRE_VERSION, Reads, check_version
+from ringcast_wire._versions import WIRE_VERSION, Reads, check_version, check_version_of
 
 MAX_DRY_REFUSALS: Final = 8
 """Rows that an answer names of those that were refused."""
@@ -128,6 +128,7 @@ def decode_staged_request(data: bytes) -> StagedRequest:
     try:
         request = _request.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        check_version_of(data, "request for staged rows")
         raise ProtocolError(f"request for staged rows of {len(data)} bytes can't be read: {error}") from error
     check_version(request.wire_version, "request for staged rows")
     check_spans(request.spans, "request for staged rows")
@@ -143,6 +144,7 @@ def decode_staged_reply(data: bytes | bytearray) -> StagedReply:
     try:
         reply = _reply.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        check_version_of(data, "staged rows")
         raise ProtocolError(f"staged rows of {len(data)} bytes can't be read: {error}") from error
     check_version(reply.wire_version, "staged rows")
     return reply

@@ -17,7 +17,7 @@ from ringcast_wire._limits import MAX_BATCH_ROWS, MAX_SEAL_PENDING
 from ringcast_wire._migration import MIGRATING_WIRE_VERSION, Migration
 from ringcast_wire._names import check_partition_count
 from ringcast_wire._ownership_times import check_ownership_times
-from ringcast_wire._versions import WIRE_VERSION, Reads, check_version
+from ringcast_wire._versions import WIRE_VERSION, Reads, check_version, check_version_of
 
 DEFAULT_LOAD_FACTOR: Final = 1.25
 _STRATEGY_SHOWN: Final = 64  # characters of an unknown strategy that an error repeats
@@ -423,6 +423,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes | bytearray, what: 
     try:
         message = decoder.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        check_version_of(data, what)
         raise ProtocolError(f"{what} of {len(data)} bytes can't be read: {error}") from error
     check_version(message.wire_version, what)  # type: ignore[attr-defined]  # every message struct has it; T can't say
     return message

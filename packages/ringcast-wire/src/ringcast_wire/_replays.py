@@ -9,7 +9,7 @@ import msgspec
 
 from ringcast_wire._errors import InvalidInputError, ProtocolError
 from ringcast_wire._rows import check_row_id
-from ringcast_wire._versions import WIRE_VERSION, Reads, check_version
+from ringcast_wire._versions import WIRE_VERSION, Reads, check_version, check_version_of
 
 MAX_REPLAY_WAIT_MS: Final = 300_000
 MAX_REPLAY_WHY_CHARS: Final = 1_024
@@ -82,6 +82,7 @@ def decode_replay_request(data: bytes) -> ReplayRequest:
         request = _request.decode(data)
         check_row_id(request.row_id)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, InvalidInputError) as error:
+        check_version_of(data, "request to replay")
         raise ProtocolError(f"request to replay of {len(data)} bytes can't be read: {error}") from error
     check_version(request.wire_version, "request to replay")
     return request
@@ -96,6 +97,7 @@ def decode_replay_answer(data: bytes) -> ReplayAnswer:
     try:
         answer = _answer.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        check_version_of(data, "answer to a replay")
         raise ProtocolError(f"answer to a replay of {len(data)} bytes can't be read: {error}") from error
     check_version(answer.wire_version, "answer to a replay")
     return answer

@@ -15,7 +15,7 @@ from ringcast_wire._labels import LABEL_PATTERN
 from ringcast_wire._limits import KIB, MAX_LABELS, MAX_PARTITIONS, MAX_ROW_ID_BYTES
 from ringcast_wire._provisional_rows import ProvisionalReport, ProvisionalRequest
 from ringcast_wire._rows import check_row_id
-from ringcast_wire._versions import WIRE_VERSION, Reads, check_version
+from ringcast_wire._versions import WIRE_VERSION, Reads, check_version, check_version_of
 
 MAX_REPORT_BYTES: Final = 80 * KIB
 """A report as bytes, all its chunks together: 4096 partitions at the highest revisions, and all texts, take less. One
@@ -207,6 +207,7 @@ def decode_report_request(data: bytes) -> ReportRequest:
         if request.dry_wave is not None:
             check_spans(request.dry_wave.spans, "request for a dry wave")
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, InvalidInputError) as error:
+        check_version_of(data, "request for a report")
         raise ProtocolError(f"request for a report of {len(data)} bytes can't be read: {error}") from error
     check_version(request.wire_version, "request for a report")
     return request
@@ -221,6 +222,7 @@ def decode_report(data: bytes) -> WorkerReport:
     try:
         report = _report.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        check_version_of(data, "report")
         raise ProtocolError(f"report of {len(data)} bytes can't be read: {error}") from error
     check_version(report.wire_version, "report")
     _check_spans(report.spans, len(report.applied))

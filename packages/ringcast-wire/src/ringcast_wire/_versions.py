@@ -38,4 +38,22 @@ def check_version(version: int, what: str) -> None:
     """
     if version not in WIRE_VERSIONS:
         known = " and ".join(str(each) for each in WIRE_VERSIONS)
-        raise ProtocolError(f"{what} has wire version {version}: this build speaks {known}")
+        todo = "; upgrade it" if version > WIRE_VERSIONS[-1] else ""
+        raise ProtocolError(f"{what} has wire version {version}: this build speaks {known}{todo}")
+
+
+class _Head(msgspec.Struct, array_like=True):
+    wire_version: int
+
+
+_head = msgspec.msgpack.Decoder(_Head)
+
+
+def check_version_of(data: bytes | bytearray, what: str) -> None:
+    """Looks whether a message that can't be decoded is of a version that this build does not read: all else in it may
+    be of another form then. Raises as :func:`check_version`, and not if there is no version in it."""
+    try:
+        version = _head.decode(data).wire_version
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return
+    check_version(version, what)

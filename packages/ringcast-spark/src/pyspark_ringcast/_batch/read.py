@@ -24,7 +24,7 @@ from ringcast_wire import (
 from pyspark_ringcast._client.fetch import shared_client
 from pyspark_ringcast._client.history import History, to_batch
 from pyspark_ringcast._client.service import heads_of_release
-from pyspark_ringcast._common.columns import Entry, Reply, read_reply
+from pyspark_ringcast._common.columns import READS, Entry, Reply, read_reply
 from pyspark_ringcast._common.mapping import ReadColumns
 from pyspark_ringcast._common.offsets import ChangesLostError, Range
 from pyspark_ringcast._common.options import OnChange, Options, parse_options
@@ -183,7 +183,7 @@ def _check_plan(snapshot: Snapshot) -> None:
         moved = dict.fromkeys(read, 1)
     furthest = sorted((partition for partition in read if moved[partition]), key=moved.__getitem__, reverse=True)
     requests = (
-        partition_request(options.store, options.key, one, heads[one], snapshot.history, heads[one])
+        partition_request(options.store, options.key, one, heads[one], snapshot.history, heads[one], reads=READS)
         for one in furthest[:_MOST_PROBES]
     )
     with _advised():
@@ -243,7 +243,7 @@ class _TaskRead:
     def batches(self) -> Iterator[pa.RecordBatch]:
         with _advised():
             for body in self._client.fetch_bodies(self._requests(), self._options.timeout_s):
-                for part in self._of_snapshot(read_reply(body)):
+                for part in self._of_snapshot(read_reply(body, self._options.place)):
                     batch = self._wanted(part)
                     if batch.num_rows:
                         yield batch
@@ -262,7 +262,8 @@ class _TaskRead:
         options, row_ids = self._options, self._task.row_ids
         if self._by_id and row_ids is not None:
             for start in range(0, len(row_ids), limits.MAX_BATCH_ROWS):
-                yield batch_request(options.store, options.key, row_ids[start : start + limits.MAX_BATCH_ROWS])
+                named = row_ids[start : start + limits.MAX_BATCH_ROWS]
+                yield batch_request(options.store, options.key, named, reads=READS)
             return
         for partition in self._task.partitions:
             after = options.since.of(partition)
@@ -274,7 +275,7 @@ class _TaskRead:
     def _request(self, partition: int, since: int | None) -> FetchRequest:
         options = self._options
         as_of = None if options.on_change is OnChange.LATEST else self._heads[partition]
-        return partition_request(options.store, options.key, partition, since, self._history, as_of)
+        return partition_request(options.store, options.key, partition, since, self._history, as_of, reads=READS)
 
     def _wanted(self, reply: Reply) -> pa.RecordBatch:
         """The rows that were asked for, of those of the snapshot."""
@@ -342,14 +343,18 @@ class _TaskRead:
         yield _without(reply, written)
         for partition in written:
             # With since, tombstones come too, as they do by id.
-            before = self._client.fetch(self._request(partition, since=0), self._options.timeout_s, read_reply)
+            before = self._fetch(self._request(partition, since=0))
             yield before._replace(batch=_with_ids(before.batch, self._task.row_ids or ()))
+
+    def _fetch(self, request: FetchRequest) -> Reply:
+        options = self._options
+        return self._client.fetch(request, options.timeout_s, lambda body: read_reply(body, options.place))
 
     def _was_written(self, partition: int) -> bool:
         """Whether rows that this task reads by id were written to after the snapshot, or may have been."""
         options = self._options
-        since = partition_request(options.store, options.key, partition, self._heads[partition], self._history)
-        found = self._client.fetch(since, options.timeout_s, read_reply)
+        since = self._heads[partition], self._history
+        found = self._fetch(partition_request(options.store, options.key, partition, *since, reads=READS))
         return found.entry.whole or _with_ids(found.batch, self._task.row_ids or ()).num_rows > 0
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-from ringcast_core import read_fetch_reply
-from ringcast_wire import ProtocolError
+from ringcast_core import WIRE_VERSION, read_fetch_reply
+from ringcast_wire import ProtocolError, check_version_of
+
+READS: Final = WIRE_VERSION
+"""The newest wire version that :func:`read_reply` reads. Each request for rows says so: no answer is of a newer one."""
 
 METADATA: Final = pa.map_(pa.string(), pa.string())
 SCHEMA: Final = pa.schema(
@@ -58,8 +61,8 @@ class Reply(NamedTuple):
         return self.entries[0]
 
 
-def read_reply(body: bytes) -> Reply:
-    """Reads an encoded fetch reply; other threads run meanwhile.
+def read_reply(body: bytes, place: str) -> Reply:
+    """Reads an encoded fetch reply about ``place``, a key of a store; other threads run meanwhile.
 
     Raises:
         ProtocolError: it is damaged, or of another wire version.
@@ -67,5 +70,6 @@ def read_reply(body: bytes) -> Reply:
     try:
         found = read_fetch_reply(body)
     except ValueError as error:
-        raise ProtocolError(f"fetch reply of {len(body)} bytes: {error}") from error
+        check_version_of(body, f"fetch reply of {place}")
+        raise ProtocolError(f"fetch reply of {place}, {len(body)} bytes: {error}") from error
     return Reply([Entry(*entry) for entry in found.entries], pa.record_batch(found))

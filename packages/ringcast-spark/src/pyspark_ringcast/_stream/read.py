@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from ringcast_client.fetches import BlockingFetchClient, FetchRequest, partition_request
 
 from pyspark_ringcast._client.history import History, lose, to_batch
-from pyspark_ringcast._common.columns import Reply, read_reply
+from pyspark_ringcast._common.columns import READS, Reply, read_reply
 from pyspark_ringcast._common.offsets import ChangesLostError, Range
 from pyspark_ringcast._common.options import Changes, OnGap, Options
 from pyspark_ringcast._stream.feed import feed_batch
@@ -59,11 +59,11 @@ def _latest(options: Options, wanted: Sequence[Range], client: BlockingFetchClie
             yield batch
     bodies = client.fetch_bodies((_request(options, one) for one in fetched), options.timeout_s)
     for one, body in zip(fetched, bodies, strict=True):
-        yield _changed(options, one, read_reply(body))
+        yield _changed(options, one, read_reply(body, options.place))
 
 
 def _request(options: Options, wanted: Range) -> FetchRequest:
-    return partition_request(options.store, options.key, wanted.partition, wanted.after or None)
+    return partition_request(options.store, options.key, wanted.partition, wanted.after or None, reads=READS)
 
 
 def _changed(options: Options, wanted: Range, reply: Reply) -> pa.RecordBatch:

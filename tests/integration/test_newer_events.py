@@ -1,0 +1,100 @@
+"""A store whose events are of a version that only a build to come reads: what tools and jobs of this tree do then."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import nats
+import pytest
+from pyspark_ringcast._batch.read import ReadTask, read_task, take_snapshot
+from pyspark_ringcast._client.fetch import shared_client
+from pyspark_ringcast._common.offsets import Range
+from pyspark_ringcast._common.options import parse_options
+from pyspark_ringcast._stream.read import read_ranges
+from ringcast_client import ConfigServiceClient
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, until
+from ringcast_wire import names
+
+from tests.integration.rolling.next_build import VERSION, next_build
+
+PARTITIONS = 4
+
+
+@dataclass
+class Newer:
+    """A config service of the next build, whose store `s` has key `k` with the rows ``row0`` to ``row<rows - 1>``."""
+
+    nats: str
+    service: str
+    rows: int = 0
+
+
+@pytest.fixture
+async def newer(tmp_path: Path) -> AsyncIterator[Newer]:
+    """It never looks what others read: the store is pinned by hand, and the last event of each partition is newer."""
+    build = next_build(tmp_path / "next", look_s=3_600.0)
+    with NatsServer(tmp_path / "nats") as server:
+        service = ConfigServiceProcess(tmp_path, nats_url=server.url)
+        service.env = {**service.env, **build.env}
+        with service:
+            made = Newer(server.url, service.address)
+            async with ConfigServiceClient(service.address, timeout_s=PATIENCE_S) as client:
+                await client.create_store("s", partition_count=PARTITIONS)
+                await asyncio.to_thread(_pin, tmp_path / "ringcast.db")
+                await _write(made, client)
+            yield made
+
+
+def _pin(database: Path) -> None:
+    with closing(sqlite3.connect(database, timeout=PATIENCE_S)) as connection, connection:
+        connection.execute("UPDATE stores SET wire_pin = ?", (VERSION,))
+
+
+async def _write(made: Newer, client: ConfigServiceClient) -> None:
+    nc = await nats.connect(made.nats)
+    js = nc.jetstream()
+
+    async def is_newer() -> bool:
+        await client.put("s", "k", f"row{made.rows}", str(made.rows))
+        made.rows += 1
+        for partition in range(PARTITIONS):
+            try:
+                found = await js.get_last_msg(names.notify_stream("s"), names.notify_subject("s", "k", partition))
+            except nats.js.errors.NotFoundError:
+                return False
+            assert found.data is not None
+            if found.data[1] != VERSION:
+                return False
+        return True
+
+    await until(is_newer)
+    await nc.close()
+
+
+async def test_a_spark_job_of_this_build_is_answered_in_the_version_that_it_reads(newer: Newer) -> None:
+    given = {"store": "s", "key": "k", "servers": newer.nats, "service": newer.service}
+    wanted = {f"row{number}": str(number) for number in range(newer.rows)}
+
+    def batch() -> dict[str, str]:
+        snapshot = take_snapshot(parse_options(given))
+        tasks = [ReadTask(tuple(range(PARTITIONS))), ReadTask((0, 1, 2, 3), ("row0", "row1"))]
+        found = [row for batch in read_task(snapshot, tasks[0]) for row in batch.to_pylist()]
+        named = [row for batch in read_task(snapshot, tasks[1]) for row in batch.to_pylist()]
+        assert {row["row_id"] for row in named} == {"row0", "row1"}
+        return {row["row_id"]: row["value"] for row in found}
+
+    def stream(changes: str) -> dict[str, str]:
+        options = parse_options({**given, "changes": changes})
+        heads = take_snapshot(options).heads
+        ranges = [Range(number, 0, head, loading=False, head=head) for number, head in enumerate(heads)]
+        found = read_ranges(options, ranges, shared_client(options))
+        return {row["row_id"]: row["value"] for batch in found for row in batch.to_pylist()}
+
+    assert await asyncio.to_thread(batch) == wanted
+    for changes in ("latest", "every"):
+        assert await asyncio.to_thread(stream, changes) == wanted

@@ -18,11 +18,13 @@ from pyspark_ringcast._common.options import parse_options
 from pyspark_ringcast._stream.read import read_ranges
 from ringcast_client import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, until
-from ringcast_wire import names
+from ringcast_wire import NEWEST_WIRE_VERSION, names
 
+from tests.integration.cli_process import Cli
 from tests.integration.rolling.next_build import VERSION, next_build
 
 PARTITIONS = 4
+UNREAD = f"event has wire version {VERSION}: this build speaks {NEWEST_WIRE_VERSION}; upgrade it"
 
 
 @dataclass
@@ -98,3 +100,16 @@ async def test_a_spark_job_of_this_build_is_answered_in_the_version_that_it_read
     assert await asyncio.to_thread(batch) == wanted
     for changes in ("latest", "every"):
         assert await asyncio.to_thread(stream, changes) == wanted
+
+
+async def test_why_says_that_it_can_not_read_an_event(newer: Newer, tmp_path: Path) -> None:
+    """It has its revision from the message id, and does not take it for missing."""
+    cli = Cli(tmp_path, servers=newer.nats, service=newer.service, timeout_s=str(PATIENCE_S))
+    found = (await asyncio.to_thread(cli.ok, "why", "s", "k", "row0", "--json")).document
+    assert found["conclusion"]["place"] == "owner", "it is published, and there is no worker"
+    assert found["published"] >= found["stored"]["version"]
+    assert found["unread_event"] == UNREAD
+    lines = (await asyncio.to_thread(cli.ok, "why", "s", "k", "row0")).out.splitlines()
+    revision, partition = found["published"], found["partition"]
+    why = f"(its newest event can't be read: {UNREAD})"
+    assert lines[1] == f"published  partition {partition} up to revision {revision} {why}"

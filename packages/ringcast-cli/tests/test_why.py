@@ -17,6 +17,7 @@ VERSION = 12
 STORED = Stored(VERSION, False, 1_700_000_000_000, "host:10.0.0.1")
 DELETED = replace(STORED, deleted=True)
 ROUND = "0" * 16
+UNREAD = "event has wire version 3: this build speaks 1; upgrade it"
 
 
 def _report(row: dict[str, Any] | None = None, **settings: Any) -> WorkerReport:
@@ -54,6 +55,7 @@ class Case:
     members: tuple[str, ...] = ("w-1", "w-2")
     mode: Mode = Mode.PARTITIONED
     published_history: str = "h"
+    unread: str = ""
     unreadable: dict[str, str] = field(default_factory=dict)
     service_problem: str = ""
     bus_problem: str = ""
@@ -74,7 +76,7 @@ class Case:
         )
         silent = tuple(sorted({*members} - self.reports.keys() - self.unreadable.keys()))
         answered = ReportRound(self.reports, silent, self.unreadable, 0, 0.01)
-        return RowAnswers(topology, PARTITION, answered, self.published, self.published_history, "h")
+        return RowAnswers(topology, PARTITION, answered, self.published, self.published_history, "h", self.unread)
 
     @property
     def facts(self) -> RowFacts:
@@ -150,6 +152,24 @@ CASES = {
     ),
     "fetched before it was published": Case(
         Place.NOWHERE, "applied by w-1 at revision 12: nothing is stuck", published=11
+    ),
+    "an event of a newer build, by its message id": Case(
+        Place.PUBLISH,
+        "revision 12 is not published: the outbox of the config service waits for NATS "
+        "(the newest event of partition 7 is of revision 11); see the log of the service",
+        reports=_owner({"heard": 11}),
+        published=11,
+        unread=UNREAD,
+    ),
+    "an event of a newer build, without one": Case(
+        Place.UNREAD,
+        f"it is not known whether revision 12 is published: {UNREAD}",
+        reports=_owner({"heard": 11}),
+        published=None,
+        unread=UNREAD,
+    ),
+    "an event of a newer build that is not needed": Case(
+        Place.NOWHERE, "applied by w-1 at revision 12: nothing is stuck", published=None, unread=UNREAD
     ),
     "event expired": Case(Place.NOWHERE, "applied by w-1 at revision 12: nothing is stuck", published=None),
     "no owner": Case(

@@ -10,11 +10,10 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from ringcast_core import row_partition
 from ringcast_wire import (
-    Event,
     HeadsReply,
     InvalidInputError,
     Mode,
@@ -118,7 +117,8 @@ class KeyLag:
 class RowAnswers:
     """What the workers of a key know of one row. ``published``: the revision that the newest event of its partition
     took it to; ``None``: no event is stored. ``history``: that which the config service has of the key now, empty if it
-    does not say. Revisions of two histories can't be compared."""
+    does not say. Revisions of two histories can't be compared. ``unread``: why this build can't read that event, and
+    what to do; its message id then says the revision, or it is ``None`` where that can't be read either."""
 
     topology: Topology
     partition: int
@@ -126,6 +126,18 @@ class RowAnswers:
     published: int | None
     published_history: str = ""
     history: str = ""
+    unread: str = ""
+
+
+class _Published(NamedTuple):
+    """What the newest event of a partition says; ``unread``: why it can't be read."""
+
+    rev: int | None
+    history: str
+    unread: str = ""
+
+
+_NOTHING: Final = _Published(None, "")
 
 
 class FleetReader:
@@ -204,22 +216,21 @@ class FleetReader:
         number = row_partition(row_id, topology.settings.partition_count)
         event = await self._last_event(topology, number, heads)
         found = await self._ask(topology, row_id=row_id, patience_s=patience_s)
-        published, of_history = (event.rev, event.history) if event is not None else (None, "")
         history = heads.history if heads is not None else ""
-        return RowAnswers(topology, number, found, published, of_history, history)
+        return RowAnswers(topology, number, found, event.rev, event.history, history, event.unread)
 
-    async def _last_event(self, topology: Topology, number: int, heads: HeadsReply | None) -> Event | None:
+    async def _last_event(self, topology: Topology, number: int, heads: HeadsReply | None) -> _Published:
         """The newest event of a partition.
 
         Each server that has its stream answers, also one that lags behind, and does not say how much. Where an event is
         missing that the config service has a revision for, others may answer meanwhile.
         """
-        newest: Event | None = None
+        newest = _NOTHING
         for _ in range(_TRIES):
             async with answered_within(self._servers, self._timeout_s):
-                data = await last_event(self._client, topology.store, topology.key, number, timeout_s=self._timeout_s)
-            event = _read_event(data)
-            if newest is None or (event is not None and (event.history != newest.history or event.rev > newest.rev)):
+                found = await last_event(self._client, topology.store, topology.key, number, timeout_s=self._timeout_s)
+            event = _read_event(*found) if found is not None else _NOTHING
+            if event != _NOTHING and (event.history != newest.history or (event.rev or 0) >= (newest.rev or 0)):
                 newest = event
             if heads is None or _revision(newest, heads) >= heads.heads[number]:
                 break
@@ -258,16 +269,20 @@ async def read_lag(
         return await reader.lag(store, key, patience_s=patience_s)
 
 
-def _read_event(data: bytes | None) -> Event | None:
+def _read_event(data: bytes, msg_id: str) -> _Published:
     try:
-        return decode_event(data) if data is not None else None
-    except ProtocolError:
-        return None
+        event = decode_event(data)
+    except ProtocolError as error:
+        try:
+            return _Published(*names.parse_event_msg_id(msg_id), str(error))
+        except ProtocolError:
+            return _Published(None, "", str(error))
+    return _Published(event.rev, event.history)
 
 
-def _revision(event: Event | None, heads: HeadsReply) -> int:
+def _revision(event: _Published, heads: HeadsReply) -> int:
     """Up to where a partition is published, in the history that the config service has now."""
-    return event.rev if event is not None and event.history == heads.history else 0
+    return event.rev or 0 if event.history == heads.history else 0
 
 
 def _lag(topology: Topology, heads: HeadsReply | None, found: ReportRound) -> KeyLag:

@@ -20,6 +20,8 @@ class Place(StrEnum):
     """The config service does not say whether it is written."""
     NO_ROW = "no_row"
     """It does not exist."""
+    UNREAD = "unread"
+    """This build can't read the newest event of its partition, nor up to where that goes."""
     NATS = "nats"
     PUBLISH = "publish"
     """It is written and not published."""
@@ -104,6 +106,9 @@ def conclude(facts: RowFacts) -> Conclusion:
     found = [_at_worker(facts, stored, answers, worker_id) for worker_id in holders]
     stuck = next((each for each in found if each.place is not Place.NOWHERE), None)
     has_arrived = bool(found) and (stuck is None or stuck.place is not Place.EVENT)
+    if not has_arrived and answers.unread and answers.published is None:
+        sentence = f"it is not known whether {_what(stored)} is published: {answers.unread}"
+        return Conclusion(Place.UNREAD, sentence)
     if not has_arrived and not _is_published(stored, answers, holders):
         return Conclusion(Place.PUBLISH, f"{_what(stored)} is not published: {_unpublished(answers)}")
     if not found:

@@ -102,6 +102,7 @@ def _document(facts: RowFacts) -> dict[str, Any]:
         "partition": answers.partition,
         "owner": answers.topology.owners[answers.partition],
         "published": answers.published,
+        "unread_event": answers.unread,
         "silent": answers.round.silent,
         "workers": [
             {"worker_id": worker_id, "row": asdict(row) if (row := rows.get(worker_id)) is not None else None}
@@ -115,7 +116,7 @@ def _print(facts: RowFacts) -> None:
     for line in _release_lines(facts):
         click.echo(f"release    {line}")
     if facts.answers is not None:
-        click.echo(f"published  {_published_line(facts.answers)}")
+        click.echo(visible(f"published  {_published_line(facts.answers)}"))
         if rows := [_row(facts.answers, worker_id) for worker_id in concerned(facts.answers)]:
             print_table(_COLUMNS, rows, right=frozenset({2, 3, 4}))
         for line in _provisional_lines(facts.answers):
@@ -168,7 +169,10 @@ def _provisional_lines(answers: RowAnswers) -> list[str]:
 
 def _published_line(answers: RowAnswers) -> str:
     at = f"partition {answers.partition}"
-    return f"{at} has no event" if answers.published is None else f"{at} up to revision {answers.published}"
+    if answers.published is None:
+        return f"{at} is not known: {answers.unread}" if answers.unread else f"{at} has no event"
+    words = f"{at} up to revision {answers.published}"
+    return f"{words} (its newest event can't be read: {answers.unread})" if answers.unread else words
 
 
 def _row(answers: RowAnswers, worker_id: str) -> list[str]:

@@ -179,15 +179,15 @@ async def fetch(nc: Client, subject: str, *, timeout_s: float) -> bytes:
     raise UnavailableError(f"no config service answered {subject} within {timeout_s:g} s")
 
 
-async def last_event(nc: Client, store: str, key: str, partition: int, *, timeout_s: float) -> bytes | None:
-    """The newest event of a partition that its stream has; ``None`` if it has none, or there is no such stream."""
+async def last_event(nc: Client, store: str, key: str, partition: int, *, timeout_s: float) -> tuple[bytes, str] | None:
+    """The newest event of a partition that its stream has, and its message id; ``None`` if there is none."""
     js = nc.jetstream(prefix=resolve_jetstream_api(), timeout=timeout_s)
     stream, subject = names.notify_stream(store), names.notify_subject(store, key, partition)
     try:
         found = await js.get_last_msg(stream, subject, direct=True)
     except (nats.js.errors.NotFoundError, nats.errors.NoRespondersError):
         return None
-    return found.data or b""
+    return found.data or b"", (found.headers or {}).get(names.HEADER_MSG_ID, "")
 
 
 def _reason(error: Exception) -> str:

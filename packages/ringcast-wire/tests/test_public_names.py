@@ -56,6 +56,7 @@ FROZEN = [
     "PlainRow",
     "ProtocolError",
     "RandomSource",
+    "Reads",
     "ReleaseOutcome",
     "ReleaseState",
     "ReleaseGate",

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
-from ringcast_wire import WIRE_VERSION, InvalidInputError, ProtocolError, shown
+from ringcast_wire import WIRE_VERSION, InvalidInputError, ProtocolError, Reads, shown
 from ringcast_wire.addresses import is_service_address
 
 FORMAT: Final = 1
@@ -90,7 +90,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Where its metrics are; empty: nowhere."""
     leads: bool = False
     """Of config services: whether it is the one that does maintenance."""
-    wire: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = WIRE_VERSION
+    wire: Reads = WIRE_VERSION
     """The newest version of messages on the bus that it reads."""
     format: Annotated[int, msgspec.Meta(ge=1)] = FORMAT
 

@@ -123,7 +123,14 @@ from ringcast_wire._replays import (
 from ringcast_wire._reply_writer import FetchReplyWriter, PlainRow
 from ringcast_wire._rows import check_condition, check_idempotency_key, check_reason, check_row, check_row_id
 from ringcast_wire._schemas import SchemaCompatibility, SchemaKind, SchemaMode
-from ringcast_wire._versions import NEWEST_WIRE_VERSION, WIRE_VERSION, WIRE_VERSIONS, check_version_of, version_for
+from ringcast_wire._versions import (
+    NEWEST_WIRE_VERSION,
+    WIRE_VERSION,
+    WIRE_VERSIONS,
+    Reads,
+    check_version_of,
+    version_for,
+)
 from ringcast_wire._waits import event_before, event_within
 
 __all__ = [
@@ -131,6 +138,7 @@ __all__ = [
     "MIGRATING_WIRE_VERSION",
     "Migration",
     "RandomSource",
+    "Reads",
     "ReleaseOutcome",
     "ReleaseState",
     "ReleaseGate",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import nats
@@ -108,6 +108,46 @@ async def test_a_store_of_exclusive_ownership_without_its_buckets(nats_url: str,
             await read_topology(nats_url, store_name, "list")
         with pytest.raises(UnavailableError, match=sentence):
             await read_topologies(nats_url, store_name)
+
+
+async def test_sessions_are_read_where_workers_live_under_an_agent(nats_url: str, store_name: str) -> None:
+    """Of a worker that has a lease of its own, no session and no time of the server is asked for."""
+    bucket, agent = names.owners_bucket(store_name), "agent-1"
+    async with _store(nats_url, store_name, strategy=Strategy.STICKY, **TIMES) as js:
+        owners = await js.create_key_value(bucket=bucket, direct=True)
+        await js.create_key_value(bucket=names.wishes_bucket(store_name), direct=True)
+        await _join(js, store_name, "list", "own", 0)
+        lease = encode_record(LeaseRecord(incarnation="i", host="h", pid=8, started_at_ms=1))
+        await js.publish(f"$KV.{bucket}.{names.session_key('hosted')}", lease)
+        async with _asked(nats_url, f"$JS.API.STREAM.INFO.KV_{bucket}") as asked:
+            await owners.put(names.state_key("list", "own"), encode_state(State(lease="own", session=1)))
+            assert [each.worker_id for each in (await read_topology(nats_url, store_name, "list")).members] == ["own"]
+            assert not [each for each in await asked() if b"session" in each or not each]
+            hosted = encode_state(State(lease="hosted", session=2, agent=agent))
+            await owners.put(names.state_key("list", "hosted"), hosted)
+            members = (await read_topology(nats_url, store_name, "list")).members
+            assert [(each.worker_id, each.alive, each.pid) for each in members] == [
+                ("hosted", True, 8),
+                ("own", False, None),
+            ]
+            assert [each for each in await asked() if b"session" in each]
+
+
+@asynccontextmanager
+async def _asked(url: str, subject: str) -> AsyncIterator[Callable[[], Awaitable[list[bytes]]]]:
+    """What is asked on a subject since the last look."""
+    client = await nats.connect(url)
+    try:
+        tapped = await client.subscribe(subject)
+        await client.flush()
+
+        async def since() -> list[bytes]:
+            await client.flush()  # what was answered has come here, too
+            return [(await tapped.next_msg()).data for _ in range(tapped.pending_msgs)]
+
+        yield since
+    finally:
+        await client.close()
 
 
 async def test_every_key_that_has_workers(nats_url: str, store_name: str, monkeypatch: pytest.MonkeyPatch) -> None:

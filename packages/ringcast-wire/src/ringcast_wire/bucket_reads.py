@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from ringcast_wire import _names as names
 from ringcast_wire._errors import UnavailableError
 from ringcast_wire.buckets import BucketAnswer, StoredRecord, question, stream_of, subject_of
 
@@ -134,6 +135,36 @@ async def server_time_s(bus: BucketBus, bucket: str, *, api: str = API, answer_s
         return datetime.fromisoformat(json.loads(reply.data)["ts"]).timestamp()
     except (ValueError, KeyError, TypeError) as error:
         raise UnavailableError(f"NATS does not say what time it is by bucket {bucket}: try again") from error
+
+
+async def read_sessions(
+    bus: BucketBus,
+    store: str,
+    lease_ttl_ms: int,
+    workers: Collection[str],
+    *,
+    api: str = API,
+    answer_s: float = 5.0,
+    patience_s: float = 2.0,
+) -> dict[str, bytes]:
+    """Which of these workers live in a store of exclusive ownership, and the record of each: what is lease there, also
+    of a worker under the agent of a host, which has no other.
+
+    A session is over after D, which is less than two lease TTLs; its entry stays for a day. Asks nothing where there is
+    no worker. Otherwise as :func:`read_newest`.
+    """
+    if not workers:
+        return {}
+    bucket, entries = names.owners_bucket(store), {names.session_key(name): name for name in workers}
+    found = await read_newest(
+        bus, bucket, names.session_key("*"), among=entries, api=api, answer_s=answer_s, patience_s=patience_s
+    )
+    since_s = await server_time_s(bus, bucket, api=api, answer_s=answer_s) - 2 * lease_ttl_ms / 1000
+    return {
+        entries[entry]: record.data
+        for entry, record in (found or {}).items()
+        if record.data is not None and record.stored_s > since_s
+    }
 
 
 class _Reader:

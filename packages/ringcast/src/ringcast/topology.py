@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -19,6 +20,7 @@ from ringcast_wire import (
     Mode,
     NodePhase,
     NodeRecord,
+    ProtocolError,
     StoreSettings,
     UnavailableError,
     UnknownKeyError,
@@ -27,13 +29,13 @@ from ringcast_wire import (
 )
 from ringcast_wire.buckets import StoredRecord
 from ringcast_wire.migrating import Step, counted, possible_members, unguarded
-from ringcast_wire.owner_records import RECORD_AGE_S, Phase, Rule, Session
+from ringcast_wire.owner_records import RECORD_AGE_S, Phase, Rule, Session, decode_state
 
 from ringcast._bus.tools import (
     ToolBus,
     answered_within,
     ask,
-    bucket_time_s,
+    live_sessions,
     open_bus,
     read_bucket,
     read_stored_entries,
@@ -221,7 +223,7 @@ class _Buckets:
     gone: frozenset[str] = frozenset()
     """Registrations, deleted ones too, of workers that an operator has since said are gone."""
     sessions: Mapping[str, bytes] = field(default_factory=dict)
-    """What workers of exclusive ownership have refreshed lately, by their ids: under an agent they have no leases."""
+    """Of workers of exclusive ownership that live under an agent, by their ids: these have no leases."""
 
 
 async def _read(servers: Sequence[str], store: str, keys: str, timeout_s: float) -> _Buckets:
@@ -253,21 +255,20 @@ async def _read_over(client: ToolBus, store: str, keys: str, timeout_s: float) -
     wishes = await read(names.wishes_bucket(store), keys)
     if owners is None or wishes is None:
         raise UnavailableError(f"store {store!r} has no bucket of owners: its config service has not made it")
-    sessions = await _live_sessions(client, store, settings, timeout_s)
+    assert settings.lease_ttl_ms is not None
+    sessions = await live_sessions(client, store, settings.lease_ttl_ms, _hosted(owners), timeout_s=timeout_s)
     return _Buckets(settings, {}, leases, owners, wishes, sessions=sessions)
 
 
-async def _live_sessions(client: ToolBus, store: str, settings: StoreSettings, timeout_s: float) -> dict[str, bytes]:
-    """Those that are not over: a session is after D, which is less than two lease TTLs; its entry stays for a day."""
-    bucket, prefix, ttl_ms = names.owners_bucket(store), names.session_key(""), settings.lease_ttl_ms
-    assert ttl_ms is not None
-    found = await read_stored_entries(client, bucket, names.session_key("*"), timeout_s=timeout_s) or {}
-    since_s = await bucket_time_s(client, bucket, timeout_s=timeout_s) - 2 * ttl_ms / 1000
-    return {
-        name.removeprefix(prefix): entry.data
-        for name, entry in found.items()
-        if entry.data is not None and entry.stored_s > since_s
-    }
+def _hosted(owners: Mapping[str, bytes]) -> set[str]:
+    """The workers under the agent of a host, by what they say of themselves."""
+    found = set()
+    for name, data in owners.items():
+        key, worker_id = name.partition(".")[0], name.rpartition(".")[2]
+        with suppress(ProtocolError):  # the topology says why it can't be read
+            if name == names.state_key(key, worker_id) and decode_state(data).agent:
+                found.add(worker_id)
+    return found
 
 
 async def _read_migrating(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
@@ -12,7 +12,7 @@ import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from ringcast_wire import ChunkAssembler, UnavailableError, names, take_answer, without_passwords
-from ringcast_wire.bucket_reads import read_newest, server_time_s
+from ringcast_wire.bucket_reads import read_newest, read_sessions
 from ringcast_wire.buckets import EXPECTED, WRONG_SEQUENCE, StoredRecord, fixed, subject_of
 
 from ringcast._bus.bus import Message
@@ -124,13 +124,12 @@ async def read_stored_entries(
     return {key: record if record.data else record._replace(data=None) for key, record in found.items()}
 
 
-async def bucket_time_s(nc: Client, bucket: str, *, timeout_s: float) -> float:
-    """What time it is by the server that stores a bucket, in Unix time, for comparisons with its own times.
-
-    Raises:
-        UnavailableError: the server does not say it.
-    """
-    return await server_time_s(nc, bucket, api=resolve_jetstream_api(), answer_s=timeout_s)
+async def live_sessions(
+    nc: Client, store: str, lease_ttl_ms: int, workers: Collection[str], *, timeout_s: float
+) -> dict[str, bytes]:
+    """As :func:`ringcast_wire.bucket_reads.read_sessions`."""
+    api = resolve_jetstream_api()
+    return await read_sessions(nc, store, lease_ttl_ms, workers, api=api, answer_s=timeout_s, patience_s=timeout_s / 2)
 
 
 async def write_entry(nc: Client, bucket: str, key: str, value: bytes, *, last: int, timeout_s: float) -> bool:

@@ -12,7 +12,7 @@ from ringcast_wire.owner_records import decode_state, decode_table
 from ringcast_wire.reports import DryWaveRequest, ProvisionalRequest, ReportAsker, ReportRound
 
 from ringcast_config_service.nats.calls import nats_calls
-from ringcast_config_service.nats.latest import read_newest, server_time_s
+from ringcast_config_service.nats.latest import read_newest, read_sessions
 from ringcast_config_service.proof import Fleet, Registration
 from ringcast_config_service.repository import StoreRecord
 
@@ -77,19 +77,6 @@ async def read_fleet(js: JetStreamContext, store: StoreRecord, key: str) -> Flee
 async def _leases(js: JetStreamContext, named: Collection[str]) -> dict[str, bytes]:
     found = (await read_newest(js, names.LEASES_BUCKET, among=named)).entries
     return {lease: data for lease, (_, data) in found.items()}
-
-
-async def read_sessions(js: JetStreamContext, store: StoreRecord, named: Collection[str]) -> dict[str, bytes]:
-    """What is lease in a store of exclusive ownership, also of workers under the agent of a host: their sessions.
-
-    One is over after D, which is less than two lease TTLs; its entry stays for a day.
-    """
-    bucket, ttl_ms = names.owners_bucket(store.name), store.settings_now.lease_ttl_ms
-    assert ttl_ms is not None
-    entries = {names.session_key(name): name for name in named}
-    found = await read_newest(js, bucket, names.session_key("*"), among=entries)
-    since_s = await server_time_s(js, bucket) - 2 * ttl_ms / 1000
-    return {entries[entry]: data for entry, (_, data) in found.entries.items() if found.stored_s[entry] > since_s}
 
 
 async def _nodes(js: JetStreamContext, store: StoreRecord, key: str) -> tuple[dict[str, Registration], list[str], int]:

@@ -9,6 +9,8 @@ from nats.js import JetStreamContext
 from ringcast_wire import bucket_reads
 from ringcast_wire.buckets import StoredRecord
 
+from ringcast_config_service.repository import StoreRecord
+
 
 class Latest(NamedTuple):
     """What a bucket has. Nothing if there is no such bucket."""
@@ -34,6 +36,13 @@ async def read_newest(
         else:
             found.markers[name] = record
     return found
+
+
+async def read_sessions(js: JetStreamContext, store: StoreRecord, workers: Collection[str]) -> dict[str, bytes]:
+    """As :func:`ringcast_wire.bucket_reads.read_sessions`; the store is one of exclusive ownership."""
+    ttl_ms = store.settings_now.lease_ttl_ms
+    assert ttl_ms is not None
+    return await bucket_reads.read_sessions(js._nc, store.name, ttl_ms, workers)
 
 
 async def server_time_s(js: JetStreamContext, bucket: str) -> float:

@@ -18,8 +18,7 @@ from ringcast_wire import (
 from ringcast_wire.owner_records import decode_state
 
 from ringcast_config_service.nats.calls import nats_calls
-from ringcast_config_service.nats.fleet import read_sessions
-from ringcast_config_service.nats.latest import read_newest
+from ringcast_config_service.nats.latest import read_newest, read_sessions
 from ringcast_config_service.repository import StoreRecord
 
 _NAMED: Final = 5

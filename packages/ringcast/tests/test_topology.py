@@ -82,6 +82,19 @@ async def test_jump_over_the_slots_of_the_living(nats_url: str, store_name: str)
         assert member.partitions == tuple(p for p, owner in enumerate(topology.owners) if owner == member.worker_id)
 
 
+async def test_a_registration_of_a_build_to_come_is_named(nats_url: str, store_name: str) -> None:
+    """With a phase that this build does not know it is no member for a worker of this build, either."""
+    async with _store(nats_url, store_name) as js:
+        await _join(js, store_name, "list", "a", 0)
+        nodes = await js.key_value(names.nodes_bucket(store_name))
+        newer = b'{"slot":1,"lease":"b","incarnation":"i","phase":"resting","zone":"z"}'
+        await nodes.put(names.node_key("list", "b"), newer)
+        topology = await read_topology(nats_url, store_name, "list")
+    assert [each.worker_id for each in topology.members] == ["a"]
+    assert list(topology.unreadable) == ["list.b"]
+    assert "'resting'" in topology.unreadable["list.b"]
+
+
 async def test_the_claim_decides_between_two_with_one_slot(nats_url: str, store_name: str) -> None:
     async with _store(nats_url, store_name) as js:
         await _join(js, store_name, "list", "a", 0)

@@ -25,6 +25,7 @@ from ringcast_wire import (
     UnavailableError,
     UnknownKeyError,
     UnknownStoreError,
+    decode_record,
     names,
 )
 from ringcast_wire.buckets import StoredRecord
@@ -158,6 +159,9 @@ class Topology:
     """``None`` where the strategy of the store does not promise one owner at every moment."""
     shadow: Shadow | None = None
     """``None`` unless the store migrates."""
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Why registrations can't be read, by name, where ownership is not exclusive: workers pass over them, too, and what
+    is here of owners is without them. Of a newer build they may be: use a tool of that one."""
 
     @property
     def moves(self) -> int | None:
@@ -331,23 +335,28 @@ def _topology(read: _Buckets, store: str, key: str) -> Topology:
     for partition, owner in enumerate(owner_of):
         if owner is not None:
             owned.setdefault(owner, []).append(partition)
-    members = []
+    members, unreadable = [], {}
     for name in sorted(nodes):
         head, _, worker_id = name.partition(".")
-        record = membership.nodes.get(name, NodeRecord) if head == key and "." not in worker_id else None
-        if record is not None:
-            lease = membership.leases.get(record.lease, LeaseRecord)
-            if settings.mode is Mode.FULL:
-                everything = range(settings.partition_count) if lease is not None else ()
-                members.append(replace(_member(worker_id, record, lease, everything), slot=None))
-            else:
-                members.append(_member(worker_id, record, lease, owned.get(worker_id, [])))
+        if head != key or "." in worker_id:
+            continue
+        try:
+            record = decode_record(nodes[name], NodeRecord)
+        except ProtocolError as error:
+            unreadable[name] = str(error)
+            continue
+        lease = membership.leases.get(record.lease, LeaseRecord)
+        if settings.mode is Mode.FULL:
+            everything = range(settings.partition_count) if lease is not None else ()
+            members.append(replace(_member(worker_id, record, lease, everything), slot=None))
+        else:
+            members.append(_member(worker_id, record, lease, owned.get(worker_id, [])))
     left = {name.partition(".")[2] for name in read.left if name.partition(".")[0] == key and name.count(".") == 1}
     enrolled = {each for each in {*(member.worker_id for member in members), *left} if f"{key}.{each}" not in read.gone}
     shadow = None
     if step is not None and migrating is not None:
         shadow = _shadow(step, migrating, members, enrolled, read.signs)
-    return Topology(store, key, settings, tuple(members), owner_of, shadow=shadow)
+    return Topology(store, key, settings, tuple(members), owner_of, shadow=shadow, unreadable=unreadable)
 
 
 def _shadow(

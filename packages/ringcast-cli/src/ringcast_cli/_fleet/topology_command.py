@@ -53,6 +53,7 @@ def _document(topology: Topology) -> dict[str, Any]:
         "members": topology.members,
         "owners": topology.owners,
         **({"exclusive": topology.exclusive} if topology.exclusive is not None else {}),
+        **({"unreadable": topology.unreadable} if topology.unreadable else {}),
     }
 
 
@@ -73,6 +74,8 @@ def _print(topology: Topology, partitions: bool) -> None:
         print_table(columns, rows, right=frozenset({1, 3, 4, 6}))
         for line in held_down({f"worker {each.worker_id}": each.wire for each in topology.members if each.alive}):
             note(line)
+    for name, because in topology.unreadable.items():
+        note(f"registration {visible(name)} can't be read, and is left out: {visible(because)}")
     if topology.exclusive is not None:
         _print_exclusive(topology.exclusive, partitions)
 

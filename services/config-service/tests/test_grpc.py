@@ -198,6 +198,26 @@ async def test_text_that_is_not_utf8(service: Running, store_name: str) -> None:
     assert not (await service.stub.GetStore(pb.GetStoreRequest(name=store_name))).keys
 
 
+async def test_a_field_of_a_client_of_a_build_to_come_is_refused(service: Running, store_name: str) -> None:
+    """It may be what the write depends on: nothing is done without it. What another encoder adds is no such field."""
+    await service.create(store_name)
+    newer = b"\xb8\x3e\x01"  # field 999
+    put = pb.PutRequest(store=store_name, key="k", row_id="a", value="v").SerializeToString()
+    row = pb.RowWrite.FromString(pb.RowWrite(row_id="a", value="v").SerializeToString() + newer)
+    batch = pb.WriteBatch(store=store_name, key="k", rows=[pb.RowWrite(row_id="b", value="v"), row])
+    for name, call in (
+        ("PutRequest", service.channel.unary_unary(f"/{SERVICE_NAME}/Put")(put + newer)),
+        ("WriteBatch", collect(service.stub.Write(iter([batch])))),
+        ("ListRequest", collect(service.stub.List(pb.ListRequest.FromString(newer)))),
+    ):
+        code, _, said = await refused(call)
+        assert code is ErrorCode.MISMATCH
+        assert said.startswith(f"{name} has a field that this config service does not know: upgrade it, or ")
+    assert not (await service.stub.GetStore(pb.GetStoreRequest(name=store_name))).keys
+    given_twice = pb.PutRequest(store="other").SerializeToString() + put
+    await service.channel.unary_unary(f"/{SERVICE_NAME}/Put")(given_twice)
+
+
 async def test_reads_of_what_is_not_there(service: Running, store_name: str) -> None:
     await service.create(store_name)
     for store, code in (("none", ErrorCode.UNKNOWN_STORE), (store_name, ErrorCode.UNKNOWN_KEY)):

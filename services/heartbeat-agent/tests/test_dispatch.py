@@ -441,6 +441,18 @@ async def test_what_is_refused(agent: AgentProcess, put: Any, store_name: str) -
             assert said in str(error)
 
 
+async def test_a_registration_of_a_client_of_a_build_to_come_is_refused(agent: AgentProcess, store_name: str) -> None:
+    """Its field may say what is to be delivered: a consumer gets nothing without it."""
+    register = pb.Register(store=store_name, key="list", group="g", name="one").SerializeToString()
+    asked = pb.ConsumeRequest(register=pb.Register.FromString(register + b"\xb8\x3e\x01"))  # field 999
+    async with grpc.aio.insecure_channel(agent.grpc_address) as channel:
+        call = DispatchStub(channel).Consume(metadata=(("dapr-api-token", agent.token),))
+        await call.write(asked)
+        with pytest.raises(grpc.aio.AioRpcError, match="a field that this heartbeat agent does not know") as told:
+            await call.read()
+        assert told.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+
 async def test_answers_whose_columns_do_not_match(agent: AgentProcess, put: Any, store_name: str) -> None:
     register = pb.Register(store=store_name, key="list", group="g", name="one")
     async with grpc.aio.insecure_channel(agent.grpc_address) as channel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ringcast_service._calls import Context, end_call, refuse
+from ringcast_service._calls import Context, check_known, end_call, refuse
 from ringcast_service._errors import ConfigError
 from ringcast_service._lifetime import Lifetime, bounded, end_tasks, ready_file
 from ringcast_service._logs import LOG_FORMATS, log_format_setting
@@ -44,6 +44,7 @@ __all__ = [
     "at_least",
     "between",
     "bounded",
+    "check_known",
     "check_ranges",
     "config_file_option",
     "duration_ms",

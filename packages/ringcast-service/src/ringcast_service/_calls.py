@@ -1,4 +1,4 @@
-"""How a gRPC call ends with an error."""
+"""Which requests of gRPC are taken, and how a call ends with an error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
 import grpc.aio
-from ringcast_wire import EventLog, RingcastError
+from ringcast_wire import EventLog, MismatchError, RingcastError
 from ringcast_wire.grpc import STATUS, error_trailers
 
 log = EventLog(logging.getLogger(__name__))
@@ -18,6 +18,22 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 _ABORT_TIMEOUT_S: Final = 5.0
 """The status waits behind messages that a client has no room for."""
+
+
+def check_known(request: Any, what: str) -> None:
+    """Refuses a protobuf message with a field that this build does not know: what a newer client wants, a condition of
+    a write say, would be left out. A client sends no field that it does not use. ``what``: the server, for the error.
+
+    Raises:
+        MismatchError: there is one, in the message or in one inside it.
+    """
+    size = request.ByteSize()
+    request.DiscardUnknownFields()
+    if request.ByteSize() != size:
+        raise MismatchError(
+            f"{request.DESCRIPTOR.name} has a field that this {what} does not know: upgrade it, or leave out of the "
+            "call what is new in its client"
+        )
 
 
 async def refuse(

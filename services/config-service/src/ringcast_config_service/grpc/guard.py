@@ -14,9 +14,10 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
-from ringcast_service import Context
+from ringcast_service import Context, check_known
 from ringcast_wire import (
     InvalidInputError,
+    MismatchError,
     PermissionDeniedError,
     RingcastError,
     UnauthenticatedError,
@@ -53,7 +54,8 @@ class GuardedServer:
 
     A request that is no message (such as one with text that is not UTF-8) gets INVALID_ARGUMENT and a sentence, where
     gRPC would say UNKNOWN and log a traceback. A stream gets the :class:`Unreadable` in its turn, and raises the error
-    itself. The same with a request for which the principal lacks a role: each message of a stream is looked at.
+    itself. The same with a request for which the principal lacks a role, or with a field that this build does not know:
+    each message of a stream is looked at.
     """
 
     def __init__(
@@ -80,12 +82,13 @@ class GuardedServer:
                 handler,
                 self._kinds.get(f"{service}/{name}", CallKind.UNARY),
                 partial(self._access.check, name) if service == SERVICE_NAME else _no_check,
+                _known(handler.request_deserializer) if service == SERVICE_NAME else handler.request_deserializer,
             )
             for name, handler in methods.items()
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
 
-    def _guarded(self, handler: Any, kind: CallKind, check: Check) -> Any:
+    def _guarded(self, handler: Any, kind: CallKind, check: Check, read: Callable[[bytes], Any]) -> Any:
         method = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
         one = None if handler.request_streaming else self._with_one_request(method, kind)
 
@@ -93,7 +96,7 @@ class GuardedServer:
             login = partial(self._admission.check_login, context, kind)
             return (one or method)(requests, _Checked(context, login, check, self._access.break_glass))
 
-        wire = _tolerant(handler.request_deserializer), handler.response_serializer
+        wire = _tolerant(read), handler.response_serializer
         if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(self._streaming(serve, kind), *wire)
         return grpc.stream_unary_rpc_method_handler(self._single(serve, kind), *wire)
@@ -187,10 +190,23 @@ def _no_check(_caller: Caller, _request: Any) -> None:
     """Health and reflection need no role."""
 
 
+def _known(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """Takes no request with a field that this build does not know."""
+
+    def deserialize(data: bytes) -> Any:
+        request = read(data)
+        check_known(request, "config service")
+        return request
+
+    return deserialize
+
+
 def _tolerant(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     def deserialize(data: bytes) -> Any:
         try:
             return read(data)
+        except MismatchError as error:
+            return Unreadable(error)
         except DecodeError as error:
             reason = str(error).rpartition(": ")[2]
             return Unreadable(InvalidInputError(f"the request of {len(data)} bytes can't be read: {reason}"))

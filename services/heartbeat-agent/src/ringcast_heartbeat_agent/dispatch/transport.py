@@ -13,7 +13,7 @@ from typing import Final
 import grpc
 import grpc.aio
 from ringcast import Change, InvalidInputError, RingcastError
-from ringcast_service import Context, end_call, refuse
+from ringcast_service import Context, check_known, end_call, refuse
 from ringcast_wire.dispatch import DispatchServicer as Servicer
 from ringcast_wire.dispatch import pb
 
@@ -85,6 +85,7 @@ async def _registration(context: Context) -> Registration:
         raise InvalidInputError(f"no registration came within {_REGISTER_S:g} s") from None
     if first is grpc.aio.EOF or first.WhichOneof("body") != "register":
         raise InvalidInputError("the first message of a consumer must be its registration")
+    check_known(first, "heartbeat agent")
     asked = first.register
     if asked.mode not in _MODES:
         raise InvalidInputError(f"mode {asked.mode} is unknown", field="mode")

@@ -60,6 +60,10 @@ def test_sessions_that_had_not_begun_are_passed_over() -> None:
     assert decode_gone(encode_gone({"a": Span(3, 4), "b": Span(3, 9), "c": Span(4, 3)}), 8) == {"a": Span(3, 4)}
 
 
+def test_what_an_agent_of_a_build_to_come_says_besides_is_passed_over() -> None:
+    assert decode_gone(b'{"gone":[["a",3,4]],"why":"oom"}', 8) == {"a": Span(3, 4)}
+
+
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"gone":[["a",0,1]]}', b'{"gone":[["a",1,1],["a",2,2]]}'])
 def test_what_is_no_record_is_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError):

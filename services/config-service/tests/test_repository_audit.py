@@ -26,12 +26,21 @@ from ringcast_config_service.repository import (
 from ringcast_config_service.repository.audit import ChainPage
 from ringcast_core import row_partitions
 from ringcast_wire import InvalidInputError, Role
-from ringcast_wire.audit import GENESIS, START, AuditEntry, ChainCheck, Link, parse_link
+from ringcast_wire.audit import FORGET, GENESIS, START, AuditEntry, Chain, ChainCheck, Link, entry_hash, parse_link
 
 Bench = Any  # of conftest.py
 
 DEPLOY = Authorship("deploy", "a new release")
 DESK = Authorship("desk")
+
+
+def test_what_a_build_to_come_says_of_entries_that_it_has_removed_is_understood() -> None:
+    floor = Link(1, "1" * 64)
+    entry = AuditEntry(2, 0, "", FORGET, "", "", "done", "", '{"upto":1,"why":"retention"}')
+    entry = entry._replace(hash=entry_hash(floor.hash, entry))
+    check = ChainCheck()
+    check.add(Chain(Link(2, entry.hash), floor), [entry], last=True)
+    assert not check.problem
 
 
 async def sealed(bench: Bench) -> list[AuditEntry]:

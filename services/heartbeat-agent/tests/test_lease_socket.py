@@ -16,6 +16,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import msgspec
 import pytest
 from click.testing import CliRunner
 from ringcast_heartbeat_agent.__main__ import main
@@ -356,4 +357,11 @@ def test_a_state_that_can_not_be_written_leaves_no_older_one(tmp_path: Path) -> 
     assert place.read() is None
     in_its_way.rmdir()
     place.write(state := State.fresh("host-1"))
+    assert place.read() == state
+
+
+def test_an_agent_goes_on_with_the_state_of_a_newer_one(tmp_path: Path) -> None:
+    place, state = SocketPlace(tmp_path / "s.sock", mode=0o660, group=""), State.fresh("host-1")
+    left = {**msgspec.json.decode(msgspec.json.encode(state)), "zone": "a"}
+    (tmp_path / "s.sock.state").write_bytes(msgspec.json.encode(left))
     assert place.read() == state

@@ -165,6 +165,10 @@ class ChainCheck:
             self.problem = f"{gone}: nothing shows that the log is the same, a newer anchor would"
 
 
+class _Forgotten(msgspec.Struct):
+    upto: int = 0
+
+
 FORGET: Final = "ForgetAudit"
 """The action of the entry that says up to which one entries were removed, since they were past the retention."""
 
@@ -172,7 +176,6 @@ FORGET: Final = "ForgetAudit"
 def forgotten_upto(details: str) -> int:
     """What the details of such an entry say; 0 where they say nothing."""
     try:
-        found = msgspec.json.decode(details, type=dict[str, int])
+        return msgspec.json.decode(details, type=_Forgotten).upto
     except msgspec.DecodeError:
         return 0
-    return found.get("upto", 0)

@@ -29,7 +29,7 @@ class Span(NamedTuple):
         return self.first <= number <= self.last
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Record(msgspec.Struct, frozen=True, kw_only=True):
     gone: Annotated[tuple[tuple[_Name, _Number, _Number], ...], msgspec.Meta(max_length=MAX_GONE)]
 
 

@@ -23,8 +23,9 @@ _LEASE: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\.[0-9a-f]{16}", re.ASCII)
 _MAX_STATE_BYTES: Final = 16 * 1024 * 1024
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The lease of a host, and the workers that named it."""
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """The lease of a host, and the workers that named it. What a newer agent leaves besides is passed over: without its
+    lease every worker of the host would have to register again."""
 
     lease: str
     incarnation: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
 import msgspec
 from ringcast_wire import (
@@ -25,6 +26,7 @@ from ringcast_wire import (
     StorePolicy,
     StoreSettings,
     Strategy,
+    UnavailableError,
     UnknownKeyError,
     UnknownStoreError,
     decode_migration,
@@ -50,8 +52,22 @@ _MAX_CHANGES_BEYOND_LIVE = 10_000
 _policy = msgspec.json.Decoder(StorePolicy)
 _json = msgspec.json.Encoder()
 
+E = TypeVar("E", bound=StrEnum)
+
 Record = Sequence[Any]
 """A row of a result, by position: a tuple of sqlite3 or a record of asyncpg."""
+
+
+def known(kind: type[E], value: str, what: str) -> E:
+    """A word of the database, which a newer build may have written.
+
+    Raises:
+        UnavailableError: this build does not know it; an instance of that one may answer.
+    """
+    try:
+        return kind(value)
+    except ValueError as error:
+        raise UnavailableError(f"this instance does not know {what} {value!r}: upgrade it") from error
 
 
 def to_store(record: Record) -> StoreRecord:
@@ -59,8 +75,8 @@ def to_store(record: Record) -> StoreRecord:
     lease_ttl_ms, call_bound_ms, policy, migration, wire_pin, *ended = others
     settings = StoreSettings(
         partition_count=count,
-        mode=Mode(mode),
-        strategy=Strategy(strategy),
+        mode=known(Mode, mode, f"the mode of store {name!r},"),
+        strategy=known(Strategy, strategy, f"the strategy of store {name!r},"),
         hash=hash_name,
         load_factor=load_factor,
         wire_version=wire_version,
@@ -85,9 +101,12 @@ def to_policy(text: str | None) -> StorePolicy:
     return _policy.decode(text) if text else NO_POLICY
 
 
-def from_policy(policy: StorePolicy) -> str | None:
-    """The other way."""
-    return None if policy == NO_POLICY else _json.encode(policy).decode()
+def from_policy(policy: StorePolicy, before: str | None) -> str | None:
+    """The other way. ``before``: what is stored, of which policies of a newer build stay."""
+    stored: dict[str, Any] = msgspec.json.decode(before) if before else {}
+    others = {name: value for name, value in stored.items() if name not in StorePolicy.__struct_fields__}
+    given = {**others, **msgspec.to_builtins(policy)}
+    return _json.encode(given).decode() if given else None
 
 
 def from_step(step: Migration) -> tuple[str, int]:

@@ -189,7 +189,8 @@ def to_release(record: Sequence[Any]) -> Release:
     """From the columns of ``release_columns``."""
     release = Release(*record)
     rollout: Any = record[-2]
-    return replace(release, state=ReleaseState(release.state), kept=bool(release.kept), rollout=to_rollout(rollout))
+    state = mapping.known(ReleaseState, release.state, f"the state of release {release.number},")
+    return replace(release, state=state, kept=bool(release.kept), rollout=to_rollout(rollout))
 
 
 def to_rollout(text: str | None) -> Rollout | None:

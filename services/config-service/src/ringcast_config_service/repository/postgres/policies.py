@@ -33,7 +33,8 @@ class PostgresPolicies:
             record = mapping.only_record(await db.fetchrow(Sql.GET_STORE, name), name)
             policy = change.of(record.policy)
             if policy != record.policy:
-                await db.execute(Sql.SET_POLICY, name, mapping.from_policy(policy))
+                before = await db.fetchval(Sql.GET_POLICY, name)
+                await db.execute(Sql.SET_POLICY, name, mapping.from_policy(policy, before))
                 await db.execute(Sql.RAISE_USABLE_FROM, least_schema(policy))
                 await add_facts(db, [audit.fact(by, "SetStorePolicy", name, **change.details())])
             if budgets.limits_differ(policy, record.policy):

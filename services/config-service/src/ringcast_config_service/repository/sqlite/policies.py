@@ -27,7 +27,8 @@ class SqlitePolicies:
             record = mapping.only_record(db.execute(Sql.GET_STORE, (name,)).fetchone(), name)
             policy = change.of(record.policy)
             if policy != record.policy:
-                db.execute(Sql.SET_POLICY, (name, mapping.from_policy(policy)))
+                (before,) = db.execute(Sql.GET_POLICY, (name,)).fetchone()
+                db.execute(Sql.SET_POLICY, (name, mapping.from_policy(policy, before)))
                 db.execute(Sql.RAISE_USABLE_FROM, (least_schema(policy),))
                 add_facts(db, [audit.fact(by, "SetStorePolicy", name, **change.details())])
             if budgets.limits_differ(policy, record.policy):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from pyspark_ringcast._client.fetch import shared_client
 from pyspark_ringcast._common.offsets import Range
 from pyspark_ringcast._common.options import parse_options
 from pyspark_ringcast._stream.read import read_ranges
+from ringcast import Change, Worker
 from ringcast_client import ConfigServiceClient
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, until
 from ringcast_wire import NEWEST_WIRE_VERSION, names
@@ -29,32 +30,41 @@ UNREAD = f"event has wire version {VERSION}: this build speaks {NEWEST_WIRE_VERS
 
 @dataclass
 class Newer:
-    """A config service of the next build, whose store `s` has key `k` with the rows ``row0`` to ``row<rows - 1>``."""
+    """A store of a config service of the next build; its key `k` has the rows ``row0`` to ``row<rows - 1>``."""
 
     nats: str
     service: str
+    store: str
     rows: int = 0
 
 
-@pytest.fixture
-async def newer(tmp_path: Path) -> AsyncIterator[Newer]:
-    """It never looks what others read: the store is pinned by hand, and the last event of each partition is newer."""
-    build = next_build(tmp_path / "next", look_s=3_600.0)
-    with NatsServer(tmp_path / "nats") as server:
-        service = ConfigServiceProcess(tmp_path, nats_url=server.url)
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[NatsServer, ConfigServiceProcess, Path]]:
+    """The service, which never looks what others read, and its database."""
+    directory = tmp_path_factory.mktemp("newer")
+    build = next_build(directory / "next", look_s=3_600.0)
+    with NatsServer(directory / "nats") as server:
+        service = ConfigServiceProcess(directory, nats_url=server.url)
         service.env = {**service.env, **build.env}
         with service:
-            made = Newer(server.url, service.address)
-            async with ConfigServiceClient(service.address, timeout_s=PATIENCE_S) as client:
-                await client.create_store("s", partition_count=PARTITIONS)
-                await asyncio.to_thread(_pin, tmp_path / "ringcast.db")
-                await _write(made, client)
-            yield made
+            yield server, service, directory / "ringcast.db"
 
 
-def _pin(database: Path) -> None:
+@pytest.fixture
+async def newer(running: tuple[NatsServer, ConfigServiceProcess, Path], store_name: str) -> Newer:
+    """It is pinned by hand, and the last event of each partition is of the version that it is pinned to."""
+    server, service, database = running
+    made = Newer(server.url, service.address, store_name)
+    async with ConfigServiceClient(service.address, timeout_s=PATIENCE_S) as client:
+        await client.create_store(store_name, partition_count=PARTITIONS)
+        await asyncio.to_thread(_pin, database, store_name)
+        await _write(made, client)
+    return made
+
+
+def _pin(database: Path, store: str) -> None:
     with closing(sqlite3.connect(database, timeout=PATIENCE_S)) as connection, connection:
-        connection.execute("UPDATE stores SET wire_pin = ?", (VERSION,))
+        connection.execute("UPDATE stores SET wire_pin = ? WHERE name = ?", (VERSION, store))
 
 
 async def _write(made: Newer, client: ConfigServiceClient) -> None:
@@ -62,11 +72,13 @@ async def _write(made: Newer, client: ConfigServiceClient) -> None:
     js = nc.jetstream()
 
     async def is_newer() -> bool:
-        await client.put("s", "k", f"row{made.rows}", str(made.rows))
+        await client.put(made.store, "k", f"row{made.rows}", str(made.rows))
         made.rows += 1
         for partition in range(PARTITIONS):
             try:
-                found = await js.get_last_msg(names.notify_stream("s"), names.notify_subject("s", "k", partition))
+                found = await js.get_last_msg(
+                    names.notify_stream(made.store), names.notify_subject(made.store, "k", partition)
+                )
             except nats.js.errors.NotFoundError:
                 return False
             assert found.data is not None
@@ -79,7 +91,7 @@ async def _write(made: Newer, client: ConfigServiceClient) -> None:
 
 
 async def test_a_spark_job_of_this_build_is_answered_in_the_version_that_it_reads(newer: Newer) -> None:
-    given = {"store": "s", "key": "k", "servers": newer.nats, "service": newer.service}
+    given = {"store": newer.store, "key": "k", "servers": newer.nats, "service": newer.service}
     wanted = {f"row{number}": str(number) for number in range(newer.rows)}
 
     def batch() -> dict[str, str]:
@@ -102,14 +114,32 @@ async def test_a_spark_job_of_this_build_is_answered_in_the_version_that_it_read
         assert await asyncio.to_thread(stream, changes) == wanted
 
 
+async def test_an_observer_that_nobody_counts_loses_nothing(newer: Newer, caplog: pytest.LogCaptureFixture) -> None:
+    """It is registered nowhere, so its store stays pinned past what it reads: it fetches each change, and says why."""
+    told: dict[str, str | None] = {}
+
+    async def take(change: Change) -> None:
+        told[change.row_id] = change.value
+
+    worker = Worker(servers=newer.nats, store=newer.store, keys=["k"], worker_id="o", handler=take, observe=True)
+    wanted: dict[str, str | None] = {f"row{number}": str(number) for number in range(newer.rows)}
+    async with worker, ConfigServiceClient(newer.service, timeout_s=PATIENCE_S) as client:
+        await until(lambda: told == wanted)
+        for number in range(newer.rows):
+            await client.put(newer.store, "k", f"row{number}", "changed")
+        await client.delete(newer.store, "k", "row0")
+        await until(lambda: told == {**dict.fromkeys(wanted, "changed"), "row0": None})
+    assert UNREAD in caplog.text
+
+
 async def test_why_says_that_it_can_not_read_an_event(newer: Newer, tmp_path: Path) -> None:
     """It has its revision from the message id, and does not take it for missing."""
     cli = Cli(tmp_path, servers=newer.nats, service=newer.service, timeout_s=str(PATIENCE_S))
-    found = (await asyncio.to_thread(cli.ok, "why", "s", "k", "row0", "--json")).document
+    found = (await asyncio.to_thread(cli.ok, "why", newer.store, "k", "row0", "--json")).document
     assert found["conclusion"]["place"] == "owner", "it is published, and there is no worker"
     assert found["published"] >= found["stored"]["version"]
     assert found["unread_event"] == UNREAD
-    lines = (await asyncio.to_thread(cli.ok, "why", "s", "k", "row0")).out.splitlines()
+    lines = (await asyncio.to_thread(cli.ok, "why", newer.store, "k", "row0")).out.splitlines()
     revision, partition = found["published"], found["partition"]
     why = f"(its newest event can't be read: {UNREAD})"
     assert lines[1] == f"published  partition {partition} up to revision {revision} {why}"

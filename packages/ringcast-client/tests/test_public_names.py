@@ -74,6 +74,7 @@ def test_the_public_names_of_its_modules_are_frozen() -> None:
         "BlockingFetchClient",
         "BlockingStoreCalls",
         "CallRetries",
+        "ServiceConnection",
         "retried",
     ]
     assert fetches.__all__ == [

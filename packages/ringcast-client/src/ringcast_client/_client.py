@@ -27,7 +27,7 @@ from ringcast_client._bulk.batches import BatchBuilder
 from ringcast_client._bulk.write import BulkWrite, Rows
 from ringcast_client._calls.calls import Calls
 from ringcast_client._calls.change_writer import ChangeWriter
-from ringcast_client._calls.endpoints import Addresses
+from ringcast_client._common.addresses import Addresses
 from ringcast_client._common.input import (
     check_job_id,
     check_limit,

@@ -17,6 +17,7 @@ from ringcast_testkit._process import PATIENCE_S, ManagedProcess, ManagedServer,
 from ringcast_testkit._proxy import TcpProxy
 from ringcast_testkit._readme import run_readme_examples
 from ringcast_testkit._settings import flags_table, settings_table
+from ringcast_testkit._silent import SilentAddress
 from ringcast_testkit._spark import ClassArchive, frugal_jvm, make_spark_home
 from ringcast_testkit._standby import PostgresStandby
 from ringcast_testkit._waiting import end_task, until, until_done, until_workers
@@ -39,6 +40,7 @@ __all__ = [
     "Report",
     "ReservedPort",
     "ServerFailedError",
+    "SilentAddress",
     "SmallDisk",
     "TcpProxy",
     "WarmProcess",

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
+from ringcast_wire._errors import InvalidInputError, shown
+from ringcast_wire._login import without_passwords
+
+MAX_SERVICE_ADDRESSES: Final = 64
+"""Addresses of one service that a client takes."""
 TLS_PREFIX: Final = "tls://"
 """Stands before the address of a service that has TLS."""
 
@@ -23,3 +29,33 @@ def is_service_address(address: str) -> bool:
     """Whether a client can call a service there: ``host:port``, ``tls://`` before it or not, and a port above 0."""
     found = split_address(address.removeprefix(TLS_PREFIX))
     return found is not None and found[1] > 0
+
+
+def check_service_address(address: str, field: str = "service") -> str:
+    """Returns ``address`` if it is one of :func:`is_service_address`.
+
+    Raises:
+        InvalidInputError: it is not; the message shows it without what stands before an ``@``.
+    """
+    if not is_service_address(address):
+        raise InvalidInputError(
+            f"{field} {shown(without_passwords([address]))} is not an address: host:port is expected, with a port of"
+            " 1 to 65535",
+            field=field,
+        )
+    return address
+
+
+def service_addresses(addresses: str | Sequence[str], field: str = "service") -> list[str]:
+    """Those in a text, with commas between, or in a list.
+
+    Raises:
+        InvalidInputError: one is none, or there are none, or more than 64.
+    """
+    parts = [part.strip() for part in addresses.split(",")] if isinstance(addresses, str) else addresses
+    found = [check_service_address(part, field) for part in parts]
+    if not 1 <= len(found) <= MAX_SERVICE_ADDRESSES:
+        raise InvalidInputError(
+            f"{field} has {len(found)} addresses: 1 to {MAX_SERVICE_ADDRESSES} are allowed", field=field
+        )
+    return found

@@ -13,6 +13,7 @@ from ringcast_wire import UnavailableError
 from ringcast_wire.grpc import ConfigServiceStub, pb
 
 from ringcast_client._blocking.calls import DEFAULT_RETRIES, CallRetries, retried
+from ringcast_client._blocking.connection import ServiceMethods
 from ringcast_client._common.requested_waits import patience
 
 WINDOW: Final = 16
@@ -87,6 +88,11 @@ class BlockingBulkWrite:
                 self._stream = self._opened()
             try:
                 return self._stream.receive(left_s)
+            except _Silent:
+                self._drop()
+                if isinstance(self._stub, ServiceMethods):
+                    self._stub.left()
+                raise
             except BaseException:
                 self._drop()
                 raise

@@ -16,14 +16,14 @@ from ringcast_wire import (
     OutcomeUnknownError,
     RingcastError,
     UnavailableError,
-    names,
 )
 from ringcast_wire.grpc import ServiceLogin, error_from_rpc, says_elsewhere
 from ringcast_wire.tracing import Tracing, make_tracing
 
 from ringcast_client._bulk.write import StatusLostError
-from ringcast_client._calls.endpoints import Addresses, Endpoint, Endpoints, source_of
-from ringcast_client._common.input import cause
+from ringcast_client._calls.endpoints import Endpoint, Endpoints
+from ringcast_client._common.addresses import Addresses, source_of
+from ringcast_client._common.input import cause, is_said
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -249,11 +249,6 @@ class Calls:
         if error.code() is grpc.StatusCode.UNAVAILABLE:
             return UnavailableError(f"config service {self.address} can't be reached: {cause(error.details())}")
         return error_from_rpc(error)
-
-
-def is_said(error: grpc.aio.AioRpcError) -> bool:
-    """Whether the service itself says why a call failed, so that nothing of it was done; else it broke on the way."""
-    return any(key == names.GRPC_ERROR_KEY for key, _ in error.trailing_metadata() or ())
 
 
 def _may_be_done(error: grpc.aio.AioRpcError) -> bool:

@@ -30,7 +30,7 @@ from ringcast_wire.grpc import pb
 from ringcast_wire.key_ring import ListKeys
 from ringcast_wire.tracing import Tracing
 
-from ringcast_client._calls.calls import is_said
+from ringcast_client._common.input import is_said
 from ringcast_client._common.records import DeleteResult, PutResult
 
 ChangeCall = grpc.aio.StreamStreamCall[pb.Changes, pb.ChangeResults]

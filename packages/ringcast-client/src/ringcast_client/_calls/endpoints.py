@@ -11,22 +11,16 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 from ringcast_wire import InvalidInputError, UnavailableError
+from ringcast_wire.addresses import MAX_SERVICE_ADDRESSES
 from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin
 
+from ringcast_client._calls.race import first_connected
+from ringcast_client._common.addresses import AGAIN_S, AVOID_S
 from ringcast_client._common.channel import CHANNEL_OPTIONS, StubWithReason
 from ringcast_client._common.input import check_address
 
-MAX_ADDRESSES: Final = 64
-_AVOID_S: Final = 3.0
-"""For how long an instance gets no calls that has refused one."""
-_CONNECT_S: Final = 1.0
-"""How long another one waits for a connection that is being made."""
-_AGAIN_S: Final = 0.1
-"""After all have failed."""
 _LOOK_S: Final = 1.0
 """How often the files of the login are looked at: not for each call."""
-
-Addresses = str | Sequence[str] | Callable[[], Sequence[str]]
 
 
 class Endpoint:
@@ -39,6 +33,11 @@ class Endpoint:
         self.stub: Any = StubWithReason(stub, reason) if reason else stub
         self.avoid_until_s = 0.0
 
+    @property
+    def state(self) -> grpc.ChannelConnectivity:
+        """Whether it is connected, as far as is known."""
+        return self.channel.get_state()
+
 
 class Endpoints:
     """Calls go to :attr:`current`, which stays the same as long as it takes them.
@@ -46,6 +45,9 @@ class Endpoints:
     With one address that is all. With several, :meth:`settle` is awaited before each call: it moves on from one that
     can't be reached, or that was left. ``source`` gives the addresses as they are known now, 64 at most; it is asked
     each time, so instances may come and go. It may raise ``UnavailableError``: then nothing new is known.
+
+    An address that does not answer is not waited for: the next one is tried beside it, and the first that is connected
+    takes the calls (:func:`~ringcast_client._calls.race.first_connected`). All calls wait for the same race.
     """
 
     def __init__(self, source: Callable[[], Sequence[str]], login: ServiceLogin, reason: str) -> None:
@@ -54,16 +56,23 @@ class Endpoints:
         self._reason = reason
         self._endpoints: dict[str, Endpoint] = {}
         self._current: Endpoint | None = None
+        self._closed = False
+        self._race: asyncio.Task[Endpoint | None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._stamp = login.stamp()
         self._looked_at_s = time.monotonic()
 
     def open(self) -> None:
         """Makes the channels, which connect at the first call."""
+        self._closed = False
         self._refresh()
 
     async def close(self, grace_s: float | None = None) -> None:
-        """Ends all connections."""
+        """Ends all connections, and the calls that wait for one."""
+        self._closed = True
+        if self._race is not None:
+            self._race.cancel()
+            await asyncio.wait([self._race])
         endpoints, self._endpoints, self._current = list(self._endpoints.values()), {}, None
         await asyncio.gather(*(each.channel.close(grace_s) for each in endpoints), *self._closing)
 
@@ -94,26 +103,66 @@ class Endpoints:
 
     def left(self, endpoint: Endpoint) -> None:
         """A call has failed there, which another may answer, or was not answered."""
-        endpoint.avoid_until_s = asyncio.get_running_loop().time() + _AVOID_S
+        endpoint.avoid_until_s = asyncio.get_running_loop().time() + AVOID_S
 
     async def settle(self, deadline_s: float) -> Endpoint:
         """One that is connected, as far as is known; with one address that one, connected or not.
 
         Raises:
-            UnavailableError: none is by then, by the clock of the loop.
+            UnavailableError: none is by then, by the clock of the loop, or the client is closed.
         """
         loop = asyncio.get_running_loop()
         while True:
+            if self._closed:
+                raise UnavailableError("the client was closed while a call waited for a config service")
             self._refresh()
             if self._current is not None and not self.several:
                 return self._current
-            for endpoint in self._in_turn(loop.time()):
-                if await _connected(endpoint.channel, min(deadline_s, loop.time() + _CONNECT_S)):
-                    self._current = endpoint
-                    return endpoint
-            if loop.time() + _AGAIN_S >= deadline_s:
+            first = next(iter(self._in_turn(loop.time())), None)
+            if first is not None and first.state is grpc.ChannelConnectivity.READY:
+                self._current = first
+                return first
+            if (found := await self._raced(deadline_s)) is not None:
+                return found
+            if loop.time() + AGAIN_S >= deadline_s:
                 raise UnavailableError(f"no config service can be reached: {self.description}", elsewhere=True)
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(AGAIN_S)
+
+    async def _raced(self, deadline_s: float) -> Endpoint | None:
+        """The one that the race finds which is under way, or the one that begins now; ``None``: none by then."""
+        if self._race is None:
+            self._race = asyncio.create_task(self._run_race(), name="config service: race of addresses")
+        race = self._race
+        await asyncio.wait([race], timeout=max(0.0, deadline_s - asyncio.get_running_loop().time()))
+        return race.result() if race.done() and not race.cancelled() else None
+
+    async def _run_race(self) -> Endpoint | None:
+        try:
+            entrants = self._in_turn(asyncio.get_running_loop().time())
+            found = await first_connected(entrants)
+            for endpoint in entrants:
+                if endpoint is not found and self._endpoints.get(endpoint.address) is endpoint:
+                    self._give_up(endpoint)
+            if found is None or self._endpoints.get(found.address) is not found:
+                return None
+            self._current = found
+            return found
+        finally:
+            self._race = None
+
+    def _give_up(self, endpoint: Endpoint) -> None:
+        """Ends the attempt to connect to one that has lost a race."""
+        if endpoint.state is not grpc.ChannelConnectivity.CONNECTING:
+            return
+        try:
+            fresh = Endpoint(endpoint.address, self._login, self._reason)
+        except InvalidInputError:  # a file of the login can't be read now
+            return
+        fresh.avoid_until_s = endpoint.avoid_until_s
+        self._endpoints[endpoint.address] = fresh
+        if self._current is endpoint:
+            self._current = fresh
+        self._retire(endpoint)
 
     def _in_turn(self, now_s: float) -> list[Endpoint]:
         """All of them, from the current one on; those that have refused a call last."""
@@ -125,7 +174,7 @@ class Endpoints:
 
     def _refresh(self) -> None:
         try:
-            addresses = dict.fromkeys(list(self._source())[:MAX_ADDRESSES])
+            addresses = dict.fromkeys(list(self._source())[:MAX_SERVICE_ADDRESSES])
         except UnavailableError:  # as a cache raises it that is not filled yet: those that are known stay
             return
         if addresses.keys() == self._endpoints.keys():
@@ -160,35 +209,3 @@ class Endpoints:
 
 _RETIRE_S: Final = 60.0
 """How long calls may go on at an instance that is not named any more, or with a login that was replaced."""
-
-
-async def _connected(channel: grpc.aio.Channel, deadline_s: float) -> bool:
-    state = channel.get_state(try_to_connect=True)
-    try:
-        async with asyncio.timeout_at(deadline_s):
-            while state in (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING):
-                await channel.wait_for_state_change(state)
-                state = channel.get_state(try_to_connect=True)
-    except TimeoutError:
-        return False
-    return state is grpc.ChannelConnectivity.READY
-
-
-def source_of(addresses: Addresses) -> Callable[[], Sequence[str]]:
-    """What gives the addresses: those in a text, with commas between, in a list, or whatever a function returns.
-
-    Raises:
-        InvalidInputError: one is none, or there are none, or more than 64.
-    """
-    if callable(addresses):
-        return addresses
-    if isinstance(addresses, str):
-        parts = [part.strip() for part in addresses.split(",")]
-        found = [check_address(part) for part in parts]
-    else:
-        found = [check_address(address) for address in addresses]
-    if not 1 <= len(found) <= MAX_ADDRESSES:
-        raise InvalidInputError(
-            f"service has {len(found)} addresses: 1 to {MAX_ADDRESSES} are allowed", field="service"
-        )
-    return lambda: found

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from ringcast_wire import InvalidInputError, check_idempotency_key, check_reason, limits, names, shown
-from ringcast_wire.addresses import is_service_address
+from ringcast_wire.addresses import check_service_address
 
 _MAX_JOB_ID_BYTES: Final = 100
 """The number of the batch has to fit behind it."""
@@ -20,12 +20,7 @@ def check_address(address: str) -> str:
     Raises:
         InvalidInputError: it is not.
     """
-    if not is_service_address(address):
-        raise InvalidInputError(
-            f"service {shown(address)} is not an address: host:port is expected, with a port of 1 to 65535",
-            field="service",
-        )
-    return address
+    return check_service_address(address)
 
 
 def cause(details: str | None) -> str:
@@ -33,6 +28,11 @@ def cause(details: str | None) -> str:
     text = " ".join((details or "no reason given").split())
     found = _REFUSED.search(text)
     return found[0].lower() if found else text[:200]
+
+
+def is_said(error: Any) -> bool:
+    """Whether the service itself says why a call failed, so that nothing of it was done; else it broke on the way."""
+    return any(key == names.GRPC_ERROR_KEY for key, _ in error.trailing_metadata() or ())
 
 
 def where(store: str, key: str) -> dict[str, Any]:

@@ -1,23 +1,22 @@
-"""The config service over gRPC, as the tasks of a job use it; one channel a process."""
+"""The config service over gRPC, as the tasks of a job use it; one connection a process."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
 
-import grpc
-from ringcast_client.blocking import retried
+from ringcast_client.blocking import ServiceConnection, retried
 from ringcast_wire import InvalidInputError, UnknownKeyError, client_channel_options, limits
 from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, pb
 
 from pyspark_ringcast._common.options import Service
 
-_channels: dict[Service, grpc.Channel] = {}
+_connections: dict[Service, ServiceConnection] = {}
 _lock = threading.Lock()
 
 
 def shared_stub(service: Service | str) -> ConfigServiceStub:
-    """The process's connection to a config service; it lives as long as the process.
+    """The process's connection to a config service, one of its instances; it lives as long as the process.
 
     Certificates and tokens are files of the machine. What ``service`` does not name, an address alone none of them,
     comes from the environment: RINGCAST_SERVICE_TLS_CA_FILE and so on.
@@ -27,17 +26,17 @@ def shared_stub(service: Service | str) -> ConfigServiceStub:
     """
     service = Service(service) if isinstance(service, str) else service
     with _lock:
-        if service not in _channels:
+        if service not in _connections:
             options = client_channel_options(16 * limits.MIB, max_reconnect_ms=2_000)
-            _channels[service] = _channel(service, options)
-        return ConfigServiceStub(_channels[service])
+            _connections[service] = _connection(service, options)
+        return _connections[service].stub
 
 
-def _channel(service: Service, options: tuple[tuple[str, int], ...]) -> grpc.Channel:
+def _connection(service: Service, options: tuple[tuple[str, int], ...]) -> ServiceConnection:
     login = ServiceLogin.from_environment()
     given = {name: getattr(service, name) or getattr(login, name) for name in login.__struct_fields__}
     try:
-        return ServiceLogin(**given).channel(service.address, options)
+        return ServiceConnection(service.address, ServiceLogin(**given), options)
     except InvalidInputError as error:  # NATS has files of the same names
         raise InvalidInputError(f"the login at the config service: {error}", field=f"service_{error.field}") from None
 

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 from ringcast_wire import InvalidInputError, NatsLogin, check_reason, check_row_id, limits, names, shown
+from ringcast_wire.addresses import service_addresses
 
 from pyspark_ringcast._common.column_options import (
     ValueColumn,
@@ -302,11 +303,10 @@ def parse_servers(name: str, text: str) -> tuple[str, ...]:
 
 
 def _service(name: str, text: str) -> str:
-    address = text.removeprefix("tls://")
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 1 <= int(port) <= 65_535 or "/" in address or "@" in address:
-        raise _refusal(name, "is not the host:port of a config service's gRPC API")
-    return text
+    try:
+        return ",".join(service_addresses(text))
+    except InvalidInputError as error:
+        raise InvalidInputError(f"option {error}", field=name) from None
 
 
 def _partitions(name: str, text: str) -> tuple[int, ...]:

@@ -11,7 +11,8 @@ import grpc
 import grpc.aio
 import msgspec
 
-from ringcast_wire._errors import InvalidInputError, shown_path
+from ringcast_wire._errors import InvalidInputError, shown, shown_path
+from ringcast_wire._login import without_passwords
 from ringcast_wire._login_settings import check_login_settings, read_login_file, text_lines
 from ringcast_wire.addresses import TLS_PREFIX
 
@@ -50,10 +51,10 @@ class ServiceLogin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """
         check_login_settings(self, pairs=(("tls_cert_file", "tls_key_file"),), files=_FILES)
         if self.token_file:
-            if not self._uses_tls(address):
+            if not self.uses_tls(address):
                 raise InvalidInputError(
-                    "token_file is given without TLS: the token would be sent in the clear; begin the address with "
-                    f"{TLS_PREFIX} or name a tls_ca_file",
+                    f"token_file is given without TLS at {shown(without_passwords([address]))}: the token would be sent"
+                    f" in the clear; begin the address with {TLS_PREFIX} or name a tls_ca_file",
                     field="token_file",
                 )
             read_tokens(self.token_file)
@@ -88,13 +89,14 @@ class ServiceLogin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             return grpc.aio.insecure_channel(target, options)
         return grpc.aio.secure_channel(target, credentials, options)
 
-    def _uses_tls(self, address: str) -> bool:
+    def uses_tls(self, address: str) -> bool:
+        """Whether a channel to this address is one with TLS."""
         return address.startswith(TLS_PREFIX) or bool(self.tls_ca_file or self.tls_cert_file)
 
     def _prepare(self, address: str) -> tuple[str, grpc.ChannelCredentials | None]:
         self.check_login(address)
         target = address.removeprefix(TLS_PREFIX)
-        if not self._uses_tls(address):
+        if not self.uses_tls(address):
             return target, None
         ca, key, cert = (
             read_login_file(name, getattr(self, name)) if getattr(self, name) else None

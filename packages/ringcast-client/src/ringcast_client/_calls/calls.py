@@ -96,7 +96,7 @@ class Calls:
     ) -> None:
         self.timeout_s = timeout_s
         self.tracing: Tracing | None = None
-        self._endpoints = Endpoints(source_of(addresses), login, reason)
+        self._endpoints = Endpoints(addresses, login, reason)
         self._fixed = "" if callable(addresses) else ",".join(source_of(addresses)())
         self._tracer_provider = tracer_provider
         self._turns = asyncio.Semaphore(MAX_CALLS)

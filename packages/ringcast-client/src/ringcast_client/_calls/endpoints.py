@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import grpc
@@ -15,7 +15,7 @@ from ringcast_wire.addresses import MAX_SERVICE_ADDRESSES
 from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin
 
 from ringcast_client._calls.race import first_connected
-from ringcast_client._common.addresses import AGAIN_S, AVOID_S
+from ringcast_client._common.addresses import AGAIN_S, AVOID_S, Addresses, source_of
 from ringcast_client._common.channel import CHANNEL_OPTIONS, StubWithReason
 from ringcast_client._common.input import check_address
 
@@ -43,15 +43,18 @@ class Endpoints:
     """Calls go to :attr:`current`, which stays the same as long as it takes them.
 
     With one address that is all. With several, :meth:`settle` is awaited before each call: it moves on from one that
-    can't be reached, or that was left. ``source`` gives the addresses as they are known now, 64 at most; it is asked
-    each time, so instances may come and go. It may raise ``UnavailableError``: then nothing new is known.
+    can't be reached, or that was left. A function gives the addresses as they are known now, 64 at most; it is called
+    each time, so instances may come and go. It may raise ``UnavailableError``: then nothing new is known. Where there
+    is a token, those of its addresses that have no TLS are left out.
 
     An address that does not answer is not waited for: the next one is tried beside it, and the first that is connected
     takes the calls (:func:`~ringcast_client._calls.race.first_connected`). All calls wait for the same race.
     """
 
-    def __init__(self, source: Callable[[], Sequence[str]], login: ServiceLogin, reason: str) -> None:
-        self._source = source
+    def __init__(self, addresses: Addresses, login: ServiceLogin, reason: str) -> None:
+        self._source = source_of(addresses)
+        self._named = not callable(addresses)
+        """By the user, and not found where others can write."""
         self._login = login
         self._reason = reason
         self._endpoints: dict[str, Endpoint] = {}
@@ -174,7 +177,7 @@ class Endpoints:
 
     def _refresh(self) -> None:
         try:
-            addresses = dict.fromkeys(list(self._source())[:MAX_SERVICE_ADDRESSES])
+            addresses = self._usable(list(self._source())[:MAX_SERVICE_ADDRESSES])
         except UnavailableError:  # as a cache raises it that is not filled yet: those that are known stay
             return
         if addresses.keys() == self._endpoints.keys():
@@ -188,6 +191,19 @@ class Endpoints:
         if self._endpoints and (self._current is None or self._current.address not in self._endpoints):
             # Not the first of all: else one instance would have all clients.
             self._current = random.choice(list(self._endpoints.values()))  # noqa: S311
+
+    def _usable(self, addresses: Sequence[str]) -> dict[str, None]:
+        """Those to which the token may go, in their order.
+
+        Raises:
+            InvalidInputError: there are none, or the user has named one to which it may not.
+        """
+        if not self._login.token_file:
+            return dict.fromkeys(addresses)
+        usable = dict.fromkeys(filter(self._login.uses_tls, addresses))
+        if len(usable) < len(set(addresses)) and (self._named or not usable):
+            self._login.check_login(next(address for address in addresses if address not in usable))
+        return usable
 
     def _renew(self, stamp: tuple[int, ...]) -> None:
         """Replaces all channels; where a file can't be read now, the present channels stay."""

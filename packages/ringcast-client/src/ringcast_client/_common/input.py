@@ -26,6 +26,8 @@ def check_address(address: str) -> str:
 def cause(details: str | None) -> str:
     """What gRPC says at length, in a few words where they are known."""
     text = " ".join((details or "no reason given").split())
+    if "WRONG_VERSION_NUMBER" in text:
+        return "what answers there has no TLS"
     found = _REFUSED.search(text)
     return found[0].lower() if found else text[:200]
 

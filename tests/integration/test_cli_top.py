@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ringcast import Change, Mode, PoisonPolicy
 from ringcast_testkit import PATIENCE_S, until
-from ringcast_wire import Strategy
+from ringcast_wire import Strategy, check_row
 
 from tests.integration.cli_process import Cli, Servers
 from tests.integration.worker_bench import PARTITIONS, Bench, worker_bench
@@ -51,6 +51,30 @@ async def test_each_worker_has_its_partitions_and_its_rate(bench: Bench, strateg
     }
     assert {each["state"] for each in found["workers"].values()} == {"active"}
     assert all(each["pid"] and each["host"] and each["answered"] for each in found["workers"].values())
+
+
+async def test_each_worker_says_how_many_rows_and_bytes_it_holds(bench: Bench) -> None:
+    await bench.create()
+    await bench.fill()
+    await bench.client.put(bench.store, "list", "grün", "value", {"owner": "abuse"})
+    await bench.client.put(bench.store, "list", "row1", "a longer value than before")
+    await bench.client.delete(bench.store, "list", "row0")
+    workers = [await bench.worker(name) for name in ("a", "b")]
+    await until(lambda: sum(len(worker.owned("list")) for worker in workers) == PARTITIONS)
+    found = (await top(bench))["workers"]
+    (key,) = (await bench.client.get_store(bench.store)).keys
+    assert (sum(each["rows"] for each in found.values()), key.rows) == (40, 40)
+    assert sum(each["row_bytes"] for each in found.values()) == key.bytes
+    assert all(each["rows"] < 40 for each in found.values())
+    for worker in workers:
+        rows = list(worker.rows("list"))
+        told = found[worker.config.worker_id]
+        assert told["rows"] == len(rows)
+        assert told["row_bytes"] == sum(check_row(row.row_id, row.value, row.metadata) for row in rows)
+    text = (await asyncio.to_thread(bench.cli.ok, "top", "--once", "--every", 0.2, "--store", bench.store)).out
+    head, *lines = (line.split() for line in text.splitlines() if line.startswith(("store ", f"{bench.store} ")))
+    shown = {line[1]: line[head.index("rows") : head.index("bytes") + 1] for line in lines}
+    assert shown == {name: [str(each["rows"]), str(each["row_bytes"])] for name, each in found.items()}
 
 
 async def fill_for_ever(bench: Bench) -> None:

@@ -171,6 +171,10 @@ class WorkerReport(msgspec.Struct, frozen=True, array_like=True):
     """Rows that the handler has given up for good, whether ``refusals`` names them or not. An older build says 0."""
     provisional: ProvisionalReport | None = None
     """Of the release that it was asked about, or whose rows lie over what it holds; ``None``: of none."""
+    rows: _Count | None = None
+    """Live rows of all partitions that it holds; ``None``: an older build, which does not say."""
+    row_bytes: _Count | None = None
+    """Of their ids, values and metadata, as the config service counts them."""
 
     @property
     def unnamed_given_up(self) -> int:

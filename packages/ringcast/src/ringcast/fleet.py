@@ -81,6 +81,10 @@ class WorkerLag:
     provisional_release: int = 0
     """The release whose provisional rows it shows in place of what it has; 0: none."""
     provisional_rows: int = 0
+    rows: int | None = None
+    """Live rows that it holds; ``None``: its build does not say."""
+    row_bytes: int | None = None
+    """Of their ids, values and metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +356,8 @@ def _worker(
         labels=tuple(report.labels),
         provisional_release=report.provisional.release if report.provisional is not None else 0,
         provisional_rows=report.provisional.rows if report.provisional is not None else 0,
+        rows=report.rows,
+        row_bytes=report.row_bytes,
     )
 
 

@@ -22,10 +22,10 @@ from ringcast_cli._fleet.lag_command import seconds
 MOST_KEYS: Final = 256
 """Keys whose workers are asked in one look; the others are left out, and that is said."""
 WORKER_COLUMNS: Final = [
-    *("store", "worker", "state", "partitions", "applied/s", "behind", "oldest", "stale", "handler", "blocked", "dead"),
-    "problem",
+    *("store", "worker", "state", "partitions", "rows", "bytes", "applied/s", "behind", "oldest", "stale", "handler"),
+    *("blocked", "dead", "problem"),
 ]
-WORKER_NUMBERS: Final = frozenset(range(3, 11))
+WORKER_NUMBERS: Final = frozenset(range(3, 13))
 """The columns whose cells are numbers."""
 _STORES_AT_ONCE: Final = 6
 _STORES_ANEW_S: Final = 30.0
@@ -41,7 +41,8 @@ class FleetWorker:
 
     ``state``: ``active``, ``joining``, ``leaving``, ``groups`` (of an agent), ``observer``, or ``unknown`` for one that
     has not answered for every key. ``problem``: what is wrong with it, or nothing. ``applied_per_s``: revisions that
-    went through its handler; ``None``: not known yet.
+    went through its handler; ``None``: not known yet. ``rows``, ``row_bytes``: live rows that it holds; ``None``: its
+    build does not say.
     """
 
     store: str
@@ -55,6 +56,8 @@ class FleetWorker:
     version: str
     partitions: int
     loading: int
+    rows: int | None
+    row_bytes: int | None
     applied_per_s: float | None
     behind: int | None
     oldest_s: float
@@ -239,7 +242,6 @@ def _together(
     workers = [worker for _, worker in parts]
     heard = [worker for worker in workers if worker.answered]
     known = [rate for lag, _ in parts if (rate := rates.get((store, lag.key, worker_id))) is not None]
-    behind = [worker.behind for worker in heard]
     problems = {worker.problem: lag.key for lag, worker in reversed(parts) if worker.problem}
     problem = "; ".join(f"{why} ({key})" if len(parts) > 1 else why for why, key in reversed(problems.items()))
     return FleetWorker(
@@ -254,14 +256,21 @@ def _together(
         version=next((worker.build for worker in heard if worker.build), ""),
         partitions=sum(worker.partitions for worker in heard),
         loading=sum(worker.loading for worker in heard),
+        rows=_sum([worker.rows for worker in heard]),
+        row_bytes=_sum([worker.row_bytes for worker in heard]),
         applied_per_s=sum(known) if known else None,
-        behind=None if None in behind or not heard else sum(each or 0 for each in behind),
+        behind=_sum([worker.behind for worker in heard]),
         oldest_s=max((worker.oldest_s for worker in heard), default=0.0),
         stale_s=max((worker.stale_s for worker in heard), default=0.0),
         handler_s=max((worker.handler_s for worker in heard), default=0.0),
         blocked=sum(worker.blocked for worker in heard),
         dead_lettered=sum(worker.dead_lettered for worker in heard),
     )
+
+
+def _sum(amounts: Sequence[int | None]) -> int | None:
+    """``None``: one of them is not known, or there are none."""
+    return None if None in amounts or not amounts else sum(each or 0 for each in amounts)
 
 
 def _state(workers: Sequence[WorkerLag]) -> str:
@@ -308,10 +317,12 @@ def worker_row(worker: FleetWorker) -> list[str]:
     """By :data:`WORKER_COLUMNS`."""
     names = [worker.store, worker.worker_id, worker.state]
     if not worker.answered and not worker.partitions:
-        return [*names, *["-"] * 8, worker.problem]
+        return [*names, *["-"] * 10, worker.problem]
     return [
         *names,
         f"{worker.partitions}" + (f" ({worker.loading} loading)" if worker.loading else ""),
+        "?" if worker.rows is None else str(worker.rows),
+        "?" if worker.row_bytes is None else str(worker.row_bytes),
         "-" if worker.applied_per_s is None else f"{worker.applied_per_s:.1f}",
         "?" if worker.behind is None else str(worker.behind),
         *(seconds(each) for each in (worker.oldest_s, worker.stale_s, worker.handler_s)),

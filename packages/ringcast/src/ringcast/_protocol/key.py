@@ -143,7 +143,8 @@ class KeyMachine:
         for cached in found:
             partition = self._gain(cached.number, saved=True)
             partition.applied = partition.expected = cached.applied
-            partition.rows, partition.tombstones = cached.rows, cached.tombstones
+            partition.take_rows(cached.rows)
+            partition.tombstones = cached.tombstones
             partition.history, partition.as_of = cached.history, cached.as_of
             partition.on(PartitionInput.RESTORED)
             self.history.begin(self.history.current or cached.history)

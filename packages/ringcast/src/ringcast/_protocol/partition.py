@@ -179,6 +179,7 @@ class Partition:
         "releases",
         "replace",
         "retry_at",
+        "row_bytes",
         "rows",
         "served",
         "silent",
@@ -196,6 +197,7 @@ class Partition:
         self.applied = 0
         self.expected = 0
         self.rows: dict[str, Row] = {}
+        self.row_bytes = 0  # of these, kept as they change: a report must not walk over all of them
         # Deletions newer than `applied`: without them a late reply could bring a deleted row back.
         self.tombstones: dict[str, int] = {}
         self.tokens: dict[int, Token] = {}
@@ -286,7 +288,7 @@ class Partition:
         self.foreign = {}
         after.expected = revision  # `applied` follows once the application has taken what is different
         after.unsaved = None if self.unsaved is None else Unsaved(whole=True)
-        after.rows = {row.row_id: row for row in rows}
+        after.take_rows({row.row_id: row for row in rows})
         news = [row for row_id, row in after.rows.items() if self.rows.get(row_id) != row]
         gone = [row_id for row_id in self.rows if row_id not in after.rows]
         news += [Row(row_id, "", revision, True) for row_id in gone]
@@ -329,6 +331,7 @@ class Partition:
         after.filtered, after.history, after.as_of = self.filtered, self.history, now
         after.applied = after.expected = self.applied
         after.rows, after.tombstones, after.unsaved = self.rows, self.tombstones, self.unsaved
+        after.row_bytes = self.row_bytes
         after._owe({**self.owed, **self.tombstones})
         if self.live or self.cached:
             after.on(PartitionInput.RESTORED)
@@ -441,7 +444,12 @@ class Partition:
         self.on(PartitionInput.REVOKED)
         tokens = self.unacknowledged
         self.rows, self.tombstones, self.tokens, self.waiting, self.foreign = {}, {}, {}, [], {}
+        self.row_bytes = 0
         return tokens
+
+    def take_rows(self, rows: dict[str, Row]) -> None:
+        """These are the rows, in place of those that there were; nothing else of the partition changes."""
+        self.rows, self.row_bytes = rows, sum(map(_size, rows.values()))
 
     def _upsert(self, row: Row) -> None:
         if row.deleted:
@@ -450,12 +458,16 @@ class Partition:
             self.tombstones.pop(row.row_id, None)
             if self.owed:
                 self.owed.pop(row.row_id, None)
+            former = self.rows.get(row.row_id)
+            self.row_bytes += _size(row) - (_size(former) if former is not None else 0)
             self.rows[row.row_id] = row
             if self.unsaved is not None:
                 self.unsaved.note(row.row_id)
 
     def _delete(self, row_id: str, version: int) -> Row:
-        self.rows.pop(row_id, None)
+        former = self.rows.pop(row_id, None)
+        if former is not None:
+            self.row_bytes -= _size(former)
         if self.unsaved is not None:
             self.unsaved.note(row_id)
         if version > self.applied:
@@ -469,3 +481,15 @@ class Partition:
         self.owed.update(deleted)
         while len(self.owed) > MAX_OWED_ROWS:
             del self.owed[next(iter(self.owed))]
+
+
+def _size(row: Row) -> int:
+    """The UTF-8 bytes of a row, as the config service counts them."""
+    size = _bytes(row.row_id) + _bytes(row.value)
+    if row.metadata:
+        size += sum(_bytes(name) + _bytes(value) for name, value in row.metadata.items())
+    return size
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())

@@ -141,6 +141,8 @@ class Reports:
             dry_wave=self._judged(session.key, request.dry_wave) if request.dry_wave is not None else None,
             given_up=sum(each.what is not RowFailure.RETRYING for each in refused),
             provisional=self._laid(session.key, request.provisional),
+            rows=sum(len(part.rows) for part in machine.partitions.values()),
+            row_bytes=sum(part.row_bytes for part in machine.partitions.values()),
         )
 
     def _row(self, session: KeySession, row_id: str) -> RowReport:

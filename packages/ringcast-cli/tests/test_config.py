@@ -65,6 +65,9 @@ def test_servers_may_be_a_list_or_have_commas(tmp_path: Path) -> None:
     [
         ("RINGCAST_SERVICE", "nowhere", "service 'nowhere' is not an address"),
         ("RINGCAST_SERVICE", "host:70000", "service 'host:70000' is not an address"),
+        ("RINGCAST_SERVICE", "a:1,http://b:1", "service 'http://b:1' is not an address"),
+        ("RINGCAST_SERVICE", "fe80::1:7420", "service 'fe80::1:7420' is not an address"),
+        ("RINGCAST_SERVICE", "u:hunter2@b:1", "service 'b:1' is not an address"),
         ("RINGCAST_AGENT_URL", "127.0.0.1:3500", "agent_url '127.0.0.1:3500' is not an address like http://"),
         ("RINGCAST_SERVERS", "localhost:4222", "servers 'localhost:4222' is not a NATS address"),
         ("RINGCAST_SERVERS", " , ", "servers has 0 addresses: 1 to 64 are allowed"),

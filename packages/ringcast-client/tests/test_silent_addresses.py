@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -11,7 +12,6 @@ from pathlib import Path
 import grpc
 import pytest
 from ringcast_client import ConfigServiceClient
-from ringcast_client._calls import endpoints
 from ringcast_client._common.addresses import next_after_s
 from ringcast_client.blocking import BlockingBulkWrite, BlockingStoreCalls, ServiceConnection
 from ringcast_testkit import ConfigServiceProcess, SilentAddress, TcpProxy, until
@@ -27,7 +27,7 @@ SYN_SENT = "02"
 @pytest.fixture(autouse=True)
 def from_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients begin with the first address, which is the worst that they can do here, and not with any of them."""
-    monkeypatch.setattr(endpoints.random, "choice", lambda found: found[0])
+    monkeypatch.setattr(random, "choice", lambda found: found[0])
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_a_blocking_client_leaves_an_instance_that_does_not_answer(shared_servic
             proxy.silence()
             with pytest.raises(grpc.RpcError) as caught:
                 stub.ListStores(pb.ListStoresRequest(), timeout=0.5)
-            assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED  # type: ignore[attr-defined]
+            assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             stub.ListStores(pb.ListStoresRequest(), timeout=30)
             proxy.cut()
             stub.ListStores(pb.ListStoresRequest(), timeout=30)

@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 import trustme
 from aetcd import rpc
-from ringcast_meta import LocalCache, Snapshot, StoreOptions, open_store
+from ringcast_meta import LocalCache, Snapshot, StoreOptions, check_address, open_store
 from ringcast_meta.etcd import EtcdLogin, EtcdStore
 from ringcast_testkit import PATIENCE_S, EtcdServer, ReservedPort, until
 from ringcast_wire import InvalidInputError, PermissionDeniedError, UnauthenticatedError, UnavailableError
@@ -160,7 +160,17 @@ def test_a_login_that_makes_no_sense(login: EtcdLogin, sentence: str) -> None:
         EtcdStore(["127.0.0.1:1"], login=login)
 
 
-@pytest.mark.parametrize("endpoints", [[], ["nowhere"], ["h:0"], ["h:70000"], ["a/b:1"], ["h:1"] * 17])
+@pytest.mark.parametrize(
+    "endpoints", [[], ["nowhere"], ["h:0"], ["h:70000"], ["a/b:1"], ["h h:1"], ["u@h:1"], ["fe80::1:1"], ["h:1"] * 17]
+)
 def test_endpoints_that_are_none(endpoints: list[str]) -> None:
     with pytest.raises(InvalidInputError, match="endpoints "):
         EtcdStore(endpoints)
+
+
+@pytest.mark.parametrize("host", ["nowhere", "h:0", "h h:1", "u:hunter2@h:1", "fe80::1:2379"])
+def test_an_address_of_etcd_whose_host_is_none(host: str) -> None:
+    """The settings of a process are refused then, and not its first call."""
+    with pytest.raises(InvalidInputError, match="is not an address: host:port is expected, with a port of 1") as caught:
+        check_address(f"etcd://127.0.0.1:2379,{host}/ringcast")
+    assert (caught.value.field, "hunter2" in str(caught.value)) == ("address", False)

@@ -93,8 +93,10 @@ async def import_rows(stub: ConfigServiceStub, store: str, prefix: str, batches:
     ("words", "sentence"),
     [
         ((), "Missing option '--database'"),
-        (("--database", "sqlite:x", "--listen", "nowhere"), "listen 'nowhere' is not an address: it must be host:port"),
+        (("--database", "sqlite:x", "--listen", "nowhere"), "listen 'nowhere' is not an address: host:port is expe"),
         (("--database", "sqlite:x", "--listen", "h:99999"), "with a port of 0 to 65535"),
+        (("--database", "sqlite:x", "--listen", "u@h:1"), "listen 'h:1' is not an address: host:port is expected"),
+        (("--database", "sqlite:x", "--listen", "a/b:1"), "listen 'a/b:1' is not an address: host:port is expected"),
         (("--database", "sqlite:x", "--metrics-listen", "7421"), "metrics_listen '7421' is neither off nor host:port"),
         (("--database", "sqlite:x", "--tombstone-retention", "soon"), "duration 'soon' can't be read"),
         (("--database", "sqlite:x", "--nats-replicas", "9"), "nats_replicas is 9: it must be 1 to 5"),

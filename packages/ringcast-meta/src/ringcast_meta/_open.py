@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from ringcast_wire import InvalidInputError, NatsLogin, shown, without_passwords
+from ringcast_wire.addresses import check_address as check_host
 
 from ringcast_meta._memory import MemoryStore
 from ringcast_meta._options import StoreOptions
@@ -78,6 +79,9 @@ def _parts(address: str) -> tuple[str, list[str], str]:
     hosts, slash, name = rest.partition("/")
     found = [host.strip() for host in hosts.split(",") if host.strip()]
     if separator and scheme in (*_NATS, *_ETCD) and found and slash and name:
+        if scheme in _ETCD:
+            for host in found:
+                check_host(host, "address")
         return scheme, found, name
     raise InvalidInputError(
         f"address {shown(without_passwords([address]))} is not a metadata store: nats://host:port/bucket,"

@@ -31,18 +31,26 @@ def is_service_address(address: str) -> bool:
     return found is not None and found[1] > 0
 
 
+def check_address(address: str, field: str, *, min_port: int = 1) -> tuple[str, int]:
+    """Host and port of ``host:port``. ``min_port`` 0: an address to listen on.
+
+    Raises:
+        InvalidInputError: it is none; the message shows it without what stands before an ``@``.
+    """
+    found = split_address(address)
+    if found is None or found[1] < min_port:
+        raise _refusal(address, field, min_port)
+    return found
+
+
 def check_service_address(address: str, field: str = "service") -> str:
     """Returns ``address`` if it is one of :func:`is_service_address`.
 
     Raises:
-        InvalidInputError: it is not; the message shows it without what stands before an ``@``.
+        InvalidInputError: as :func:`check_address` raises it.
     """
     if not is_service_address(address):
-        raise InvalidInputError(
-            f"{field} {shown(without_passwords([address]))} is not an address: host:port is expected, with a port of"
-            " 1 to 65535",
-            field=field,
-        )
+        raise _refusal(address, field, 1)
     return address
 
 
@@ -59,3 +67,11 @@ def service_addresses(addresses: str | Sequence[str], field: str = "service") ->
             f"{field} has {len(found)} addresses: 1 to {MAX_SERVICE_ADDRESSES} are allowed", field=field
         )
     return found
+
+
+def _refusal(address: str, field: str, min_port: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"{field} {shown(without_passwords([address]))} is not an address: host:port is expected, with a port of"
+        f" {min_port} to 65535",
+        field=field,
+    )

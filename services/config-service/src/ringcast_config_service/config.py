@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from ringcast_service import (
 )
 from ringcast_service.cluster import ClusterSettings
 from ringcast_wire import InvalidInputError, NatsLogin
+from ringcast_wire.addresses import check_address
 from ringcast_wire.prometheus import OFF, parse_listen
 
 from ringcast_config_service.callout.settings import CalloutSettings
@@ -33,7 +33,6 @@ from ringcast_config_service.repository.base import DEFAULT_LOCK_TIMEOUT_MS, DEF
 from ringcast_config_service.repository.lead import MAX_LEASE_MS
 from ringcast_config_service.security import Security
 
-_ADDRESS = re.compile(r"(?P<host>[^:\s]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})", re.ASCII)
 _DAY_MS = 86_400_000
 
 
@@ -129,16 +128,12 @@ class Config:
     nats_login: NatsLogin = field(default_factory=NatsLogin)
 
     def __post_init__(self) -> None:
-        match = _ADDRESS.fullmatch(self.listen)
-        if match is None or int(match["port"]) > 65_535:
-            raise ConfigError(
-                f"listen {self.listen!r} is not an address: it must be host:port, with a port of 0 to 65535"
-            )
-        if self.metrics_listen != OFF:
-            try:
+        try:
+            check_address(self.listen, "listen", min_port=0)
+            if self.metrics_listen != OFF:
                 parse_listen(self.metrics_listen)
-            except InvalidInputError as error:
-                raise ConfigError(str(error)) from error
+        except InvalidInputError as error:
+            raise ConfigError(str(error)) from error
         check_ranges(self)
         if not self.nats:
             raise ConfigError("nats is empty: one server address or more is needed")

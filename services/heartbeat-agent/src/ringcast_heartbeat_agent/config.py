@@ -26,7 +26,7 @@ from ringcast_service import (
 )
 from ringcast_service.cluster import ClusterSettings
 from ringcast_wire import InvalidInputError, NatsLogin, limits, names, shown
-from ringcast_wire.addresses import split_address
+from ringcast_wire.addresses import check_address
 from ringcast_wire.prometheus import OFF, parse_listen
 
 MAX_URL = 2_048
@@ -306,12 +306,11 @@ class Config:
                 raise ConfigError(f"groups {shown(pattern)}: {error}") from error
 
     def _check_listen(self, name: str, listen: str) -> None:
-        found = split_address(listen)
-        if found is None:
-            raise ConfigError(
-                f"{name} {shown(listen)} is not an address: it must be host:port, with a port of 0 to 65535"
-            )
-        if not is_loopback(found[0]) and not self.api_token and self.token_file == OFF:
+        try:
+            host, _ = check_address(listen, name, min_port=0)
+        except InvalidInputError as error:
+            raise ConfigError(str(error)) from error
+        if not is_loopback(host) and not self.api_token and self.token_file == OFF:
             raise ConfigError(f"{name} {listen} can be reached from other hosts: that needs an api_token")
 
 

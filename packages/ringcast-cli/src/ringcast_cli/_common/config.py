@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ringcast_wire import InvalidInputError, check_reason, names, shown
+from ringcast_wire.addresses import service_addresses
 
 ENV_PREFIX: Final = "RINGCAST_"
 CONFIG_FILE_VARIABLE: Final = "RINGCAST_CLI_CONFIG_FILE"
@@ -146,16 +147,7 @@ def _servers(name: str, raw: Any) -> tuple[str, ...]:
 
 
 def _service(name: str, raw: Any) -> str:
-    addresses = [address.strip() for address in str(raw).split(",")]
-    for address in addresses:
-        host, _, port = address.removeprefix("tls://").rpartition(":")
-        if not (host and port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
-            raise InvalidInputError(
-                f"{name} {shown(raw)} is not an address: host:port is expected, with a port of 1 to 65535", field=name
-            )
-    if len(addresses) > _MAX_SERVERS:
-        raise InvalidInputError(f"{name} has {len(addresses)} addresses: 1 to {_MAX_SERVERS} are allowed", field=name)
-    return ",".join(addresses)
+    return ",".join(service_addresses(str(raw), name))
 
 
 def _agent_url(name: str, raw: Any) -> str:

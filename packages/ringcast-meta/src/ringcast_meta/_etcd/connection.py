@@ -18,8 +18,8 @@ from ringcast_wire import (
     UnauthenticatedError,
     UnavailableError,
     client_channel_options,
-    shown,
 )
+from ringcast_wire.addresses import check_address
 
 from ringcast_meta._etcd.login import EtcdLogin
 
@@ -68,12 +68,7 @@ class EtcdConnection:
                 f"endpoints has {len(endpoints)} addresses: 1 to {MAX_ENDPOINTS} are allowed", field="endpoints"
             )
         for endpoint in endpoints:
-            host, _, port = str(endpoint).rpartition(":")
-            if not host or "/" in host or not (port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535):
-                raise InvalidInputError(
-                    f"endpoints {shown(endpoint)} is not an address: host:port is expected, with a port of 1 to 65535",
-                    field="endpoints",
-                )
+            check_address(endpoint, "endpoints")
         login.check_login()
         self._endpoints = endpoints
         self._login = login

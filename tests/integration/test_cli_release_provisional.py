@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 from ringcast import Change, Mode, PoisonPolicy, Worker
 from ringcast._worker import provisional
+from ringcast.metrics import PrometheusMetrics
 from ringcast_testkit import PATIENCE_S, TcpProxy, until
 from ringcast_wire import ReleaseGate, ReleaseState, Row
 
@@ -106,6 +109,14 @@ async def _laid_over(bench: Bench, name: str) -> tuple[int, int]:
     return worker["provisional_release"], worker["provisional_rows"]
 
 
+def _measured(metrics: PrometheusMetrics, worker: Worker) -> tuple[float | None, float]:
+    """How many rows are laid over, and for how long (seconds), by the worker's metrics."""
+    labels = {"store": worker.config.store, "key": "list", "worker_id": worker.config.worker_id}
+    names = ("config_provisional_rows", "config_provisional_age_seconds")
+    rows, age_s = (metrics.registry.get_sample_value(name, labels) for name in names)
+    return rows, age_s or 0.0
+
+
 async def _is_undone(bench: Bench, number: int) -> bool:
     return (await bench.client.release(bench.store, number)).state is ReleaseState.UNDONE
 
@@ -121,11 +132,13 @@ async def _stop(bench: Bench) -> None:
 
 async def test_workers_with_the_label_lay_a_release_over_what_they_have(bench: Bench, tmp_path: Path) -> None:
     """Nobody else has a row of it, and nothing that proves a revision counts it. One that comes later has it too."""
-    canary, other = Taken(), Taken()
-    first = await bench.worker("a", canary.handler, labels=SITE, heads_s=NEVER_S)
-    second = await bench.worker("b", other.handler)
+    canary, other, metrics = Taken(), Taken(), PrometheusMetrics(CollectorRegistry())
+    first = await bench.worker("a", canary.handler, labels=SITE, heads_s=NEVER_S, metrics=metrics)
+    second = await bench.worker("b", other.handler, metrics=metrics)
     await until(lambda: canary.rows == other.rows == BASE)
     await _stage(bench, tmp_path)
+    assert [_measured(metrics, worker) for worker in (first, second)] == [(0, 0), (0, 0)]
+    began_s = time.monotonic()
     applied = first.applied("list")
     await _begin(bench)
     await _is_laid(bench)
@@ -162,6 +175,10 @@ async def test_workers_with_the_label_lay_a_release_over_what_they_have(bench: B
     assert f"{bench.store}-a shows the row of release 1 in its place, which is provisional" in why
     assert f"{bench.store}-b shows" not in why
     assert [await _laid_over(bench, name) for name in "ab"] == [(1, 3), (0, 0)]
+    rows, age_s = _measured(metrics, first)
+    assert rows == 3
+    assert 0 < age_s < time.monotonic() - began_s
+    assert _measured(metrics, second) == (0, 0)
     lag = (await asyncio.to_thread(bench.cli, "lag", bench.store, "list")).out
     assert lag.count("release 1 laid over") == 3
 
@@ -170,6 +187,7 @@ async def test_workers_with_the_label_lay_a_release_over_what_they_have(bench: B
     await _stop(bench)
     await until(lambda: _rows(first) == canary.rows == BASE)
     await until(lambda: _rows(later) == BASE)
+    assert _measured(metrics, first) == (0, 0)
     back = {change.row_id: change for change in canary.changes[-3:]}
     assert {row_id: (change.value, change.provisional) for row_id, change in back.items()} == {
         "a": ("old", False),

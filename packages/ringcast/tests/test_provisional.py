@@ -37,7 +37,7 @@ class Laid:
         self.part = partition()
         self.partitions = {0: self.part}
         self.rows = ProvisionalRows("s", "k", self.partitions)
-        self.rows.lay(7, STAGED)
+        self.rows.lay(7, STAGED, 0.0)
 
     def shown(self) -> dict[str, str]:
         found = {row.row_id: row.value for row in self.rows.over(self.part.rows.values())}
@@ -130,7 +130,7 @@ def test_a_key_that_was_never_written_gets_its_history_meanwhile() -> None:
     part = Partition(0, random.random)
     part.on(PartitionInput.LOADED)
     rows = ProvisionalRows("s", "k", {0: part})
-    rows.lay(7, [StagedRow(0, "d", "new", 0), StagedRow(0, "e", "new", 0)])
+    rows.lay(7, [StagedRow(0, "d", "new", 0), StagedRow(0, "e", "new", 0)], 0.0)
     part.history = "h"
     part.accept(Row("d", "new", 1))
     assert {row.row_id: row.version for row in rows.over(part.rows.values())} == {"d": 1, "e": 0}

@@ -265,6 +265,20 @@ WORKER: Final = (
     ),
     _worker("config_rows_held", "gauge", _KEY_WORKER, "rows", "Live rows that this worker holds."),
     _worker(
+        "config_provisional_rows",
+        "gauge",
+        _KEY_WORKER,
+        "rows",
+        "Provisional rows of a release that lie over what this worker holds.",
+    ),
+    _worker(
+        "config_provisional_age_seconds",
+        "gauge",
+        _KEY_WORKER,
+        "seconds",
+        "For how long the oldest of them has been lying there; else 0.",
+    ),
+    _worker(
         "config_staleness_seconds",
         "gauge",
         _WORKER,

@@ -22,6 +22,8 @@ class ProvisionalRows:
     def __init__(self, store: str, key: str, partitions: Mapping[int, Partition]) -> None:
         self.release = 0
         """Whose rows they are; 0: there are none."""
+        self.laid_at = 0.0
+        """Since when they lie there, on the clock of the caller; all were laid over at once."""
         self._store = store
         self._key = key
         self._partitions = partitions
@@ -40,9 +42,9 @@ class ProvisionalRows:
         """How many have not been written since, and handed over; they are shown, or are about to leave."""
         return len(self._rows)
 
-    def lay(self, release: int, rows: Iterable[StagedRow]) -> None:
+    def lay(self, release: int, rows: Iterable[StagedRow], now: float) -> None:
         """Shows these rows from now on. Those whose base is another by now are left out: the release will skip them."""
-        self.release = release
+        self.release, self.laid_at = release, now
         self._histories = {number: part.history for number, part in self._partitions.items()}
         self._rows = {row.row_id: row for row in rows if self._is_shown(row)}
         self._handed = set()

@@ -266,7 +266,7 @@ class _Layer:
 
     async def _hand_over(self, rows: list[StagedRow]) -> None:
         session = self._session
-        session.provisional.lay(self.release, rows)
+        session.provisional.lay(self.release, rows, _now())
         session.pump()
         row_ids, most = session.provisional.ids(), session.applier.parallel
         for first in range(0, len(row_ids), most):

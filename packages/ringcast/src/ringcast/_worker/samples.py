@@ -104,6 +104,10 @@ class WorkerSamples:
         yield Sample("config_callback_running_seconds", owner, session.applier.callback_running_s)
         yield Sample("config_history_refused", owner, machine.history.refusal is not None)
         yield Sample("config_rows_held", owner, sum(len(partition.rows) for partition in held))
+        provisional = session.provisional
+        laid_s = session.staleness.since_s(provisional.laid_at) if len(provisional) else 0.0
+        yield Sample("config_provisional_rows", owner, len(provisional))
+        yield Sample("config_provisional_age_seconds", owner, laid_s)
         yield Sample("config_heartbeat_failures_total", owner, self.lease.failed_writes)
         for trigger, count in measures.rebalances.items():
             yield Sample("config_rebalances_total", (*key, trigger), count)

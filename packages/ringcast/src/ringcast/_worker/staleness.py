@@ -63,6 +63,10 @@ class KeyStaleness:
             self._vitals.failing_for_s,
         )
 
+    def since_s(self, at: float) -> float:
+        """How long ago that was, by the clock of the event loop. From any thread."""
+        return max(0.0, self._loop.time() - at)
+
     @property
     def handler_running_s(self) -> float:
         """For how long the oldest call of the handler has been running, with its retries; 0 when none is."""

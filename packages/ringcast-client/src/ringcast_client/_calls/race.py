@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol, TypeVar
 
 import grpc
 import grpc.aio
 
 from ringcast_client._common.addresses import ATTEMPT_S, next_after_s
 
-if TYPE_CHECKING:
-    from ringcast_client._calls.endpoints import Endpoint
+
+class Entrant(Protocol):
+    """What has a channel, which connects when it is needed."""
+
+    channel: grpc.aio.Channel
 
 
-async def first_connected(endpoints: Sequence[Endpoint]) -> Endpoint | None:
+E = TypeVar("E", bound=Entrant)
+
+
+async def first_connected(endpoints: Sequence[E]) -> E | None:
     """The first of them that is connected; ``None``: all have failed, or the last one has had 5 s.
 
     They are tried in their order: the next one as soon as one fails, or after :func:`next_after_s` while those before
@@ -24,7 +30,7 @@ async def first_connected(endpoints: Sequence[Endpoint]) -> Endpoint | None:
     """
     loop = asyncio.get_running_loop()
     to_try = deque(endpoints)
-    trying: dict[asyncio.Task[bool], Endpoint] = {}
+    trying: dict[asyncio.Task[bool], E] = {}
     until_s = loop.time()
     try:
         while to_try or trying:

@@ -48,6 +48,8 @@ DISPATCH_KINDS = frozenset(
 DUMP_TRIES = 5
 RECOVERY_S = 90.0
 """How long a system may take until all of it is served again after a fault."""
+LIMITED_S = 240.0
+"""How long the load of a system with policies may take to fill the store."""
 Say = Callable[[str], None]
 Dumps: TypeAlias = dict[str, Mapping[str, Mapping[str, tuple[str, int, int]]]]
 """What each worker holds, by config key and row id."""
@@ -233,6 +235,8 @@ class Run:
 
     async def judge(self) -> None:
         """Ends the load, waits for rest, and adds what is found to the outcome."""
+        if self.arena.shape.policies:
+            await self._limits_met()
         await self.load.stop()
         arena, outcome, findings = self.arena, self.outcome, self.outcome.findings
         releases = await self.releases_at_rest()
@@ -287,6 +291,13 @@ class Run:
                     await asyncio.sleep(0.2)
         async with opened(self.arena.database) as fetch:
             return await releases_of(fetch, with_rows=True)
+
+    async def _limits_met(self) -> None:
+        """Lets the load go on until the store is full: a short run may be over before."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LIMITED_S):
+                while not self.load.ledger.limited:  # noqa: ASYNC110  # the load has no event for it
+                    await asyncio.sleep(0.2)
 
     async def _judge_policies(self, client: ConfigServiceClient, live: int) -> None:
         """Last of all: it fills the store up."""

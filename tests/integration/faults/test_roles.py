@@ -13,6 +13,13 @@ from tests.integration.faults.conftest import Start
 from tests.integration.faults.kinds import KINDS
 
 
+async def test_a_run_that_is_over_before_the_store_is_full_goes_on_until_it_is(start: Start) -> None:
+    """Without a fault the load would not have met the limits, which the judge takes for a finding."""
+    async with start(policies=True, keys=("routes",), workers=1, services=1, partitions=8) as run:
+        assert not run.load.ledger.limited
+    assert run.load.ledger.limited
+
+
 @attempt(
     "a reader, a principal without a role, and one with an unknown token",
     "write, after services, NATS and workers were killed under the load of a writer",

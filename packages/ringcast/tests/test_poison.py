@@ -12,7 +12,7 @@ from ringcast import Change, DeadLetter, PoisonPolicy
 from ringcast._delivery import failures
 from ringcast_testkit import PATIENCE_S
 from ringcast_wire import names
-from ringcast_wire.reports import MAX_REFUSALS, ReportAsker, RowFailure, WorkerReport
+from ringcast_wire.reports import MAX_REFUSALS, ReportAsker, ReportRound, RowFailure, WorkerReport
 
 if TYPE_CHECKING:
     from packages.ringcast.tests.conftest import Store
@@ -118,16 +118,19 @@ async def test_a_blocked_row_waits_with_its_newest_change_and_other_rows_go_on(s
     assert ("bad", "5") in handler.took
 
 
-async def _refused(store: Store, ranges: list[int]) -> WorkerReport:
-    """What the worker says that its handler did not take of these revisions."""
+async def _asked(store: Store, ranges: list[int], timeout_s: float = PATIENCE_S) -> ReportRound:
     client = await nats.connect(store.nats_url)
     try:
-        found = await ReportAsker(client).ask(
-            store.name, "list", [f"{store.name}-w"], ranges=ranges, timeout_s=PATIENCE_S
+        return await ReportAsker(client).ask(
+            store.name, "list", [f"{store.name}-w"], ranges=ranges, timeout_s=timeout_s
         )
     finally:
         await client.close()
-    return found.reports[f"{store.name}-w"]
+
+
+async def _refused(store: Store, ranges: list[int]) -> WorkerReport:
+    """What the worker says that its handler did not take of these revisions."""
+    return (await _asked(store, ranges)).reports[f"{store.name}-w"]
 
 
 async def test_a_report_is_of_no_newer_wire_version_than_its_asker_reads(
@@ -163,6 +166,25 @@ async def test_what_was_refused_is_in_the_report_of_those_revisions(store: Store
         handler.refused = set()
         assert await worker.unblock("list", "bad")
         assert (await _refused(store, [0, first, newer])).refusals == []
+
+
+@pytest.mark.parametrize("policy", list(PoisonPolicy))
+async def test_ranges_are_read_only_where_something_may_have_been_refused(store: Store, policy: PoisonPolicy) -> None:
+    """What shows it is a request whose ranges can't be read."""
+    await store.create(partition_count=1)
+    unreadable = [0, 2, 1]
+    handler = Picky()
+    async with store.worker(handler=handler, poison_policy=policy, handler_tries=1) as worker:
+        await worker.wait_ready(timeout_s=PATIENCE_S)
+        _, version = await store.put("bad", "v")
+        await worker.wait_for("list", 0, version, timeout_s=PATIENCE_S)
+        report = await _refused(store, unreadable)
+        assert (report.refusals, report.unnamed_refusals, report.given_up) == ([], 0, 0)
+        handler.refused = {"bad"}
+        _, version = await store.put("bad", "w")
+        await worker.wait_for("list", 0, version, timeout_s=PATIENCE_S)
+        assert (await _asked(store, unreadable, timeout_s=0.5)).silent == (f"{store.name}-w",)
+        assert [each.row_id for each in (await _refused(store, [0, 1, version])).refusals or []] == ["bad"]
 
 
 @pytest.mark.parametrize("policy", [PoisonPolicy.DROP, PoisonPolicy.BLOCK])

@@ -21,6 +21,7 @@ from ringcast_wire._report_messages import (
     clipped,
     decode_report,
     encode_report,
+    packed_ranges,
 )
 from ringcast_wire._rows import check_row_id
 from ringcast_wire._versions import NEWEST_WIRE_VERSION, WIRE_VERSION
@@ -156,7 +157,7 @@ class ReportAsker:
         try:
             answers = names.reported_subject(store, key, "*", current.id)
             current.subscription = await self._bus.subscribe(answers, cb=current.take)
-            words = current.id, row_id, list(ranges), dry_wave, NEWEST_WIRE_VERSION, provisional
+            words = current.id, row_id, packed_ranges(ranges), dry_wave, NEWEST_WIRE_VERSION, provisional
             request = encode_report(ReportRequest(WIRE_VERSION, *words))
             await self._bus.publish(names.report_subject(store, key), request)
         except BaseException as error:

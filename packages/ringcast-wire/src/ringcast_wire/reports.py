@@ -42,6 +42,7 @@ from ringcast_wire._report_messages import (
     decode_report,
     decode_report_request,
     encode_report,
+    packed_ranges,
     partitions_of,
     ranges_of,
     spans_of,
@@ -98,6 +99,7 @@ __all__ = [
     "encode_report",
     "encode_staged",
     "partitions_of",
+    "packed_ranges",
     "ranges_of",
     "spans_of",
 ]

@@ -188,8 +188,7 @@ class Proofs:
     ) -> Verdict:
         """One round with the workers of a key."""
         target = ProofTarget(key.key, key.history, key.ranges)
-        ranges = [part for each, (first, last) in sorted(key.ranges.items()) for part in (each, first, last)]
-        before, found, after = await ask_fleet(self._nc, self._js, store, key.key, ranges, None, provisional)
+        before, found, after = await ask_fleet(self._nc, self._js, store, key.key, key.ranges, None, provisional)
         refused = await self._versions(store.name, number, key.key, found)
         everybody = store.settings_now.mode is Mode.FULL
         return judge(target, before, found, after, refused, everybody=everybody)

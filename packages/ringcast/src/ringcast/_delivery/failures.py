@@ -35,6 +35,11 @@ class Failures:
         """By partition the highest version of which a failure was forgotten."""
         self.last: Failure | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing failed, and nothing is forgotten."""
+        return not (self._by_row or self._forgotten)
+
     def note(self, change: Change, what: RowFailure, error: str) -> None:
         """Remembers what has become of a change."""
         place = (change.partition, change.row_id)

@@ -124,6 +124,11 @@ class Poison:
         """The rows that are held back."""
         return [BlockedRow(entry.change, entry.error) for entry in list(self._blocked.values()) if entry.replay is None]
 
+    @property
+    def may_have_refused(self) -> bool:
+        """Whether :meth:`refused` finds anything of any revisions."""
+        return bool(self._blocked) or not self.failures.is_empty
+
     def refused(self, ranges: Mapping[int, tuple[int, int]]) -> tuple[list[Failure], int]:
         """What the handler did not take of these revisions of each partition, and how much of that may be forgotten.
 

@@ -92,10 +92,10 @@ class Reports:
             allowance.refused = 0
         try:
             request = decode_report_request(msg.data)
+            body = encode_report(self.report(session, request))
         except ProtocolError as error:
             self._log.warning("report.unreadable_request", key=session.key, error=error)
             return
-        body = encode_report(self.report(session, request))
         subject = names.reported_subject(self._config.store, session.key, self._config.worker_id, request.round_id)
         with contextlib.suppress(*TRANSIENT):
             for chunk in split_chunks(body, self._bus.max_message_bytes):
@@ -103,13 +103,17 @@ class Reports:
                     await self._bus.publish(subject, chunk.data, headers={names.HEADER_CHUNK: chunk.header})
 
     def report(self, session: KeySession, request: ReportRequest) -> WorkerReport:
-        """How far the worker is with a key now."""
+        """How far the worker is with a key now.
+
+        Raises:
+            ProtocolError: the ranges of the request are needed, and can't be read.
+        """
         machine, stats, vitals = session.machine, session.machine.stats, session.vitals
         owned = sorted((part for part in machine.partitions.values() if part.owned), key=lambda part: part.number)
         poison, staleness = session.applier.poison, session.staleness
         last = poison.failures.last
         observes = self._kind is WorkerKind.OBSERVER
-        refused, forgotten = poison.refused(ranges_of(request)) if request.ranges else ([], 0)
+        refused, forgotten = poison.refused(ranges_of(request)) if poison.may_have_refused else ([], 0)
         refused = [each for each in refused if not _is_overwritten(machine.partitions.get(each.partition), each)]
         return WorkerReport(
             version_for(request.reads),

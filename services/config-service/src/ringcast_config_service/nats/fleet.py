@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from nats.aio.client import Client
@@ -33,22 +33,25 @@ async def ask_fleet(
     js: JetStreamContext,
     store: StoreRecord,
     key: str,
-    ranges: Sequence[int] = (),
+    ranges: Mapping[int, tuple[int, int]] | None = None,
     dry_wave: DryWaveRequest | None = None,
     provisional: ProvisionalRequest | None = None,
 ) -> FleetRound:
-    """Asks the workers of a key once how far they are. ``ranges`` and what follows: as of ``ReportRequest``.
+    """Asks the workers of a key once how far they are, and what of ``ranges`` they have refused.
+
+    ``ranges``: of some partitions the first and the last revision. What follows: as of ``ReportRequest``.
 
     Raises:
         UnavailableError: NATS does not answer, or only a server that lags behind.
     """
+    numbers = [part for each, ends in sorted((ranges or {}).items()) for part in (each, *ends)]
     before = await read_fleet(js, store, key)
     with nats_calls("NATS does not carry questions to workers"):
         # An asker of its own: no answer that was given before the registrations were read.
         asker = ReportAsker(nc)
         asked = list(before.living)
         found = await asker.ask(
-            store.name, key, asked, ranges=ranges, dry_wave=dry_wave, provisional=provisional, timeout_s=PATIENCE_S
+            store.name, key, asked, ranges=numbers, dry_wave=dry_wave, provisional=provisional, timeout_s=PATIENCE_S
         )
     return FleetRound(before, found, await read_fleet(js, store, key))
 

@@ -20,6 +20,8 @@ from ringcast_testkit import ConfigServiceProcess, NatsServer
 PARTITIONS: Final = 256
 MEASURED_ROWS: Final = 100_000
 ROUNDS: Final = 5
+MOST: Final = 2.0
+"""Staging is to take at most so many times as long as an import."""
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
@@ -55,9 +57,12 @@ def test_staging_beside_an_import(
     benchmark.group = "releases"
     with ConfigServiceProcess(tmp_path, nats_url=nats_server.url, database=database) as service:
         benchmark.pedantic(lambda: asyncio.run(run(service.address)), rounds=1)
+    ratio = statistics.median(s / i for s, i in zip(taken["stage"], taken["import"], strict=True))
     benchmark.extra_info.update(
         rows=count,
         import_s=round(statistics.median(taken["import"]), 2),
         stage_s=round(statistics.median(taken["stage"]), 2),
-        ratio=round(statistics.median(s / i for s, i in zip(taken["stage"], taken["import"], strict=True)), 2),
+        ratio=round(ratio, 2),
     )
+    if enabled:
+        assert ratio <= MOST

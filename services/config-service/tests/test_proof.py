@@ -95,6 +95,14 @@ def test_a_refused_row_of_the_release_is_named_and_another_write_to_it_does_not_
     assert all("ValueError('no')" in lack.sentence for lack in verdict.lacks)
 
 
+def test_a_row_that_a_handler_still_gets_again_is_pending_and_not_given_up() -> None:
+    """It has had one of its tries, and may take the row yet."""
+    found = reports("a", refusals=[Refusal(0, "r", 3, RowFailure.RETRYING, "ValueError('no')")])
+    verdict = judge(WANTED, fleet("a"), found, fleet("a"), {"r": 3})
+    assert (verdict.certificate, verdict.given_up) == (None, ())
+    assert [lack.sentence for lack in verdict.pending] == ["row 'r' is handed over again at worker a: ValueError('no')"]
+
+
 @pytest.mark.parametrize(("given_up", "sentences"), [(4, 0), (3, 1), (1, 1), (0, 1)])
 def test_rows_that_are_not_named_count_as_refused_once_they_are_given_up(given_up: int, sentences: int) -> None:
     """Of one named and three others; the rest is tried again, or not remembered, so nothing is known of it yet."""

@@ -82,6 +82,33 @@ async def test_a_release_that_a_handler_refuses_is_undone_after_its_first_wave(b
     assert '"FailGate"' in entries
 
 
+async def test_a_release_that_a_handler_never_gives_up_is_undone_once_the_patience_is_over(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """It has more tries than fit the patience: nothing is refused, and nothing is applied."""
+    await bench.create()
+    values: dict[str, str | None] = {}
+    broken = True
+
+    async def handler(change: Change) -> None:
+        if change.value == "new" and broken:
+            raise ValueError("not yet")
+        values[change.row_id] = change.value
+
+    worker = await bench.worker("a", handler, handler_tries=100, poison_policy=PoisonPolicy.DEAD_LETTER)
+    await bench.fill(ROWS)
+    await _stage(bench, tmp_path)
+    said = await _run(bench, "publish", bench.store, 1, "--waves", "10,100", "--patience", 5, code=1)
+    assert "the gate of wave 1 of 2 (10 %) failed" in said.err
+    assert "not proven within 5 s: list: worker" in said.err
+    assert "has applied partition" in said.err
+    assert worker.stats().poisoned == 0
+    release = await bench.client.release(bench.store, 1)
+    assert 0 < release.published == release.undone < ROWS
+    broken = False
+    await until(lambda: len(values) == ROWS and set(values.values()) == {"value"})
+
+
 @pytest.mark.parametrize(("most", "passes"), [(20, True), (10, False)])
 async def test_a_gate_counts_all_rows_that_a_worker_has_refused(
     bench: Bench, tmp_path: Path, most: int, passes: bool

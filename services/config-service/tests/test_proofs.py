@@ -7,9 +7,20 @@ from typing import Any
 
 import pytest
 from ringcast_config_service import proofs as proofs_module
+from ringcast_config_service.nats.fleet import ask_fleet
 from ringcast_config_service.proofs import Proof, Proofs
+from ringcast_config_service.repository import StoreRecord
 from ringcast_testkit import until
-from ringcast_wire import LimitExceededError, names
+from ringcast_wire import (
+    LeaseRecord,
+    LimitExceededError,
+    NodeRecord,
+    StoreSettings,
+    _report_round,
+    encode_record,
+    names,
+)
+from ringcast_wire.buckets import subject_of
 from ringcast_wire.grpc import pb
 
 CALLS = 20
@@ -82,3 +93,26 @@ async def test_no_more_releases_than_may_be_are_proven_at_once(bench: Bench, mon
     await tries[1]
     assert (await bench.prove(numbers[2])).lacks
     assert [await bench.questions(f"k{number}") for number in range(3)] == [1, 1, 1]
+
+
+async def test_rounds_of_one_key_that_overlap_do_not_share_answers(
+    bench: Bench, service: Any, store_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reads the registrations first: an answer to the question of the other may be older than that."""
+    monkeypatch.setattr(_report_round, "JOIN_WITHIN_S", 60.0)
+    await bench.release("k")
+    js, silent = service.nc.jetstream(), f"{store_name}-silent"
+    node = NodeRecord(slot=0, lease=silent, incarnation="i")
+    lease = LeaseRecord(incarnation="i", host="h", pid=1, started_at_ms=1)
+    await js.publish(subject_of(names.nodes_bucket(store_name), names.node_key("k", silent)), encode_record(node))
+    await js.publish(subject_of(names.LEASES_BUCKET, silent), encode_record(lease))
+    store = StoreRecord(store_name, StoreSettings(partition_count=8), 0, 1)
+
+    async def is_asked() -> bool:
+        return await bench.questions("k") > 0
+
+    first = asyncio.create_task(ask_fleet(service.nc, js, store, "k"))
+    await until(is_asked)
+    second = await ask_fleet(service.nc, js, store, "k")
+    assert [(await first).found.silent, second.found.silent] == [(silent,), (silent,)]
+    assert await bench.questions("k") == 2

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
+from ringcast_config_service.proofs import Proofs
 from ringcast_config_service.repository import Authorship, Deletion, Release, RowWrite, StageBatch, StagedRow
 from ringcast_core import row_partition
 from ringcast_wire import (
@@ -124,6 +125,31 @@ async def test_a_release_passes_its_last_gate_without_a_certificate_that_does_no
     passed = await releases.pass_gate("s", 1, 1, keys, "i1")
     assert (passed.state, passed.proven_at_ms) == (ReleaseState.PUBLISHED, 0)
     assert await releases.certificate("s", 1) is None
+
+
+async def test_a_release_that_is_under_way_is_not_proven_and_no_worker_is_asked(bench: Bench) -> None:
+    """What is published of it so far may be applied everywhere: that proves a part."""
+    without_nats = cast(Any, None)
+    proofs, releases = Proofs(without_nats, without_nats, bench.repo, "i1"), bench.repo.releases
+
+    async def lacks() -> str:
+        found = await proofs.prove("s", 1)
+        assert found.certificate is None
+        (lack,) = found.lacks
+        return lack.sentence
+
+    await stage(bench, *(staged(row_id, "1", 0) for row_id in "abcdefgh"))
+    assert await lacks() == "the release is staged and not published yet"
+    await releases.publish("s", 1, DAY_MS, BY, (50, 100))
+    await work(bench, 1)
+    published = (await releases.get("s", 1)).published
+    assert 0 < published < 8
+    assert await lacks() == f"the release is still being published: {published} of 8 rows are"
+    await releases.set_problem("s", 1, "the store is full")
+    assert await lacks() == "the release is publishing and halted: the store is full"
+    await releases.undo("s", 1, BY)
+    with pytest.raises(ConditionFailedError, match="can't be proven: it is undoing"):
+        await proofs.prove("s", 1)
 
 
 async def test_a_release_whose_rows_are_being_removed_can_not_be_proven(bench: Bench) -> None:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ringcast_config_service.caller import Caller
 from ringcast_config_service.repository import StoreRecord
+from ringcast_config_service.security import Security
 from ringcast_config_service.telemetry import Measures
 from ringcast_config_service.writes import group_writer
 from ringcast_config_service.writes.rates import STREAM_WAIT_S, Claim, FairBucket, WriteRates
+from ringcast_testkit import PATIENCE_S
 from ringcast_wire import ErrorCode, LimitExceededError, StorePolicy, StoreSettings
-from ringcast_wire.grpc import error_from_rpc, pb
+from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, error_from_rpc, pb
+from ringcast_wire.tokens import token_line
 
 Running = Any  # of conftest.py
+Keys = Any  # of conftest.py
 
 
 class Run:
@@ -231,3 +238,98 @@ async def test_a_bulk_write_is_slowed_down_and_not_refused(service: Running, sto
     measures = service.app._telemetry.measures
     assert measures.writes_slowed[store_name, "waited"] >= 1
     assert measures.writes_slowed[store_name, "refused"] == 0
+
+
+class Bulk:
+    """Bulk streams of one principal, each of which writes a batch after the other for as long as the test runs."""
+
+    STREAMS, ROWS = 6, 500
+
+    def __init__(self, stub: ConfigServiceStub, store_name: str) -> None:
+        self.answered = 0
+        self._stub = stub
+        self._store = store_name
+        self._answer = asyncio.Condition()
+
+    async def next_answer(self) -> None:
+        """Returns when another batch has been written: then those of the other streams wait for their rows."""
+        before = self.answered
+        async with asyncio.timeout(PATIENCE_S), self._answer:
+            await self._answer.wait_for(lambda: self.answered > before)
+
+    async def write(self, stream: int) -> None:
+        call = self._stub.Write(self._batches(stream))
+        async for result in call:
+            assert (result.written, len(result.rejected)) == (self.ROWS, 0), result
+            async with self._answer:
+                self.answered += 1
+                self._answer.notify_all()
+
+    async def _batches(self, stream: int) -> AsyncIterator[pb.WriteBatch]:
+        sequence = 0
+        while True:
+            rows = [pb.RowWrite(row_id=f"{stream}.{number}", value=f"{sequence}") for number in range(self.ROWS)]
+            yield pb.WriteBatch(store=self._store, key="bulk", sequence=sequence, rows=rows)
+            sequence += 1
+
+
+@pytest.fixture
+def overtaken(monkeypatch: pytest.MonkeyPatch) -> dict[Claim, int]:
+    """By how many requests each one of a service was overtaken, once it has come until it began."""
+    waiting: set[Claim] = set()
+    found: dict[Claim, int] = {}
+
+    class Followed(Claim):
+        __slots__ = ()
+
+        def __init__(self, principal: str, rows: int, on_grant: Callable[[], None]) -> None:
+            def begins() -> None:
+                waiting.discard(self)
+                for other in waiting:
+                    found[other] += 1
+                on_grant()
+
+            super().__init__(principal, rows, begins)
+            waiting.add(self)
+            found[self] = 0
+
+    monkeypatch.setattr("ringcast_config_service.writes.rates.Claim", Followed)
+    return found
+
+
+async def test_one_principal_that_writes_in_bulk_holds_up_no_other(
+    start: Any, nats_url: str, tmp_path: Path, store_name: str, keys: Keys, overtaken: dict[Claim, int]
+) -> None:
+    """Half a second of the rate apart, one with a token of its own puts two rows, while batches of the other wait for
+    2.5 s: a call waits for 1 s at most, so it would be refused if both were one principal."""
+    tokens = {name: f"the-token-of-{name}-which-is-long" for name in ("bulk", "little")}
+    file = keys.write("named", "".join(f"{token_line(name, token)}\n" for name, token in tokens.items()).encode())
+    security = Security(tls_cert_file=keys.cert, tls_key_file=keys.key, token_file=file)
+    async with AsyncExitStack() as stack:
+        service = await stack.enter_async_context(start(nats_url, f"sqlite:{tmp_path / 'rates.db'}", security=security))
+        stubs = {}
+        for name, token in tokens.items():
+            login = ServiceLogin(tls_ca_file=keys.ca, token_file=keys.write(f"of-{name}", token.encode()))
+            channel = await stack.enter_async_context(login.aio_channel(service.app.grpc_address, ()))
+            stubs[name] = ConfigServiceStub(channel)
+        await stubs["little"].CreateStore(pb.CreateStoreRequest(name=store_name, partition_count=8))
+        policy = pb.StorePolicy(max_rows_per_second=1_000, burst_rows=1_000)
+        await stubs["little"].SetStorePolicy(pb.SetStorePolicyRequest(name=store_name, policy=policy))
+        bulk = Bulk(stubs["bulk"], store_name)
+        async with asyncio.TaskGroup() as tasks:
+            streams = [tasks.create_task(bulk.write(number)) for number in range(bulk.STREAMS)]
+            while bulk.answered < 2:  # all that the bucket had
+                await bulk.next_answer()
+            for turn in range(12):
+                await bulk.next_answer()
+                rows = [pb.KeyedWrite(key="k", row=pb.RowWrite(row_id=row_id, value=f"{turn}")) for row_id in "ab"]
+                done = await stubs["little"].Commit(pb.CommitRequest(store=store_name, writes=rows), timeout=PATIENCE_S)
+                assert len(done.rows) == 2
+            for stream in streams:
+                stream.cancel()
+        little = [count for claim, count in overtaken.items() if claim.rows == 2]
+        assert len(little) == 12
+        assert max(little) <= 1, "it waits for the batch that has got most of its rows, and for no other"
+        slowed = service.app._telemetry.measures.writes_slowed
+        assert slowed[store_name, "refused"] == 0
+        assert slowed[store_name, "waited"] >= 10

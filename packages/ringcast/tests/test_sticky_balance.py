@@ -141,11 +141,13 @@ def zipf(partitions: int, exponent: float, total: float) -> list[float]:
     return [total * share / sum(shares) for share in shares]
 
 
-def test_a_zipf_load_is_evened_out_once_and_stays_so() -> None:
-    world = World(20, zipf(256, 0.6, 2_000.0))
+@pytest.mark.parametrize("total", [20.0, 200.0, 2_000.0])
+def test_a_zipf_load_is_evened_out_once_and_stays_so(total: float) -> None:
+    """With 20 changes a second in all, each worker has one: it has to measure for minutes, or it would tell chance."""
+    world = World(20, zipf(256, 0.6, total))
     world.run(60)
     assert world.skew() > 1.5, "equal numbers of partitions"
-    world.run(540)
+    world.run(1_140)
     assert world.skew() <= 1.25
     assert world.leader.skew <= 1.25
     evened_out = len(world.moves)
@@ -157,7 +159,14 @@ def test_a_zipf_load_is_evened_out_once_and_stays_so() -> None:
 
 @pytest.mark.parametrize(
     ("workers", "partitions", "exponent", "total"),
-    [(20, 256, 0.6, 20.0), (4, 32, 0.6, 40.0), (7, 16, 0.0, 500.0), (3, 7, 0.0, 100.0), (20, 64, 0.0, 5.0)],
+    [
+        (20, 256, 0.6, 20.0),
+        (20, 256, 0.6, 200.0),
+        (4, 32, 0.6, 40.0),
+        (7, 16, 0.0, 500.0),
+        (3, 7, 0.0, 100.0),
+        (20, 64, 0.0, 5.0),
+    ],
 )
 def test_no_partition_comes_and_goes_under_a_steady_load(
     workers: int, partitions: int, exponent: float, total: float
@@ -165,7 +174,7 @@ def test_no_partition_comes_and_goes_under_a_steady_load(
     """However few changes there are, and however badly the partitions go into the workers."""
     for seed in range(1 if partitions > 100 else 3):
         world = World(workers, zipf(partitions, exponent, total), seed=seed)
-        world.run(1_000)
+        world.run(2_000)
         of_partition = Counter(number for _, number, _ in world.moves)
         assert max(of_partition.values(), default=0) <= 2
         assert len(world.moves) <= partitions / 2
@@ -282,8 +291,8 @@ def test_hot_is_what_is_above_the_mean_of_those_that_are_left() -> None:
 
 
 def test_a_partition_without_a_rate_counts_as_the_mean() -> None:
-    assert weights([4.0, None, 0.0]) == pytest.approx([4.6, 2.6, 0.6])
-    assert weights([None, None]) == pytest.approx([0.5, 0.5])
+    assert weights([4.0, None, 0.0]) == pytest.approx([4.11, 2.11, 0.11])
+    assert weights([None, None]) == pytest.approx([0.01, 0.01])
 
 
 def test_homeless_partitions_go_where_there_is_least() -> None:

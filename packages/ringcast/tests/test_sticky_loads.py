@@ -23,10 +23,25 @@ def test_a_load_is_a_mean_that_forgets() -> None:
     meter.look({1: 1100, 2: 50}, 10.0)
     assert meter.rates() == {1: pytest.approx(10.0), 2: 0.0}
     for at in range(20, 320, 10):
-        meter.look({1: 1100, 2: 50 + at}, float(at))
+        meter.look({1: 1100, 2: 50 + 40 * at}, float(at))
     rates = meter.rates()
     assert rates[1] < 0.05
-    assert rates[2] == pytest.approx(1.0, rel=0.05)
+    assert rates[2] == pytest.approx(40.0, rel=0.05)
+
+
+def test_few_changes_are_measured_for_longer_and_many_are_known_soon() -> None:
+    meter = LoadMeter(half_life_s=30.0)
+    revision = 0
+    for at in range(0, 6_000, 10):
+        revision += 30 if at % 30 == 0 else 0  # one a second, of which three looks see all
+        meter.look({1: revision, 2: 0}, float(at))
+    assert meter.rates()[1] == pytest.approx(1.0, rel=0.05)
+    for at in range(6_000, 6_600, 10):
+        meter.look({1: revision, 2: 0}, float(at))
+    assert 0.4 < meter.rates()[1] < 0.55, "half of it is forgotten in 20 times 30 s"
+    for at in range(6_600, 6_720, 10):
+        meter.look({1: revision, 2: 100 * (at - 6_590)}, float(at))
+    assert meter.rates()[2] > 40.0, "one that begins is not measured for as long"
 
 
 def test_a_partition_that_comes_or_has_another_history_begins_anew() -> None:

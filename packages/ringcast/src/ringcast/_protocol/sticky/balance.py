@@ -31,10 +31,14 @@ COOLED: Final = 0.8
 """A partition is hot no more when its load is so many times what made it hot."""
 HOT_RATE: Final = 1.0
 """A partition with fewer changes a second is not called hot, however idle the others are."""
-_IDLE_RATE: Final = 0.5
+_IDLE_RATE: Final = 0.01
 _IDLE_SHARE: Final = 0.05
 """A partition costs something also where nothing changes: as much as so many changes a second, and as this share of the
 mean load of a partition. So idle partitions are shared out by number, and chance moves nothing among a few changes."""
+_ENOUGH: Final = 300
+_LONGEST_REST: Final = 5
+"""A rest is as long as it takes a worker to have so many changes, and so many times as long as usual at most. What is
+known of fewer changes is mostly chance: by that partitions would go and come back."""
 _LEAST_BATCH: Final = 4
 _BATCH_SHARE: Final = 16
 
@@ -214,7 +218,7 @@ class Balance:
         self._rest_s = rest_s
         self._rates: list[float | None] = []
         self._read: Mapping[str, KeyLoad] | None = None
-        self._rested_at: float | None = None
+        self._rests_since: float | None = None
         self._taking: Mapping[str, int] = {}
         self._has_new = False
         self.hot: tuple[HotPartition, ...] = ()
@@ -226,8 +230,8 @@ class Balance:
 
     def note(self, table: Table, loads: Mapping[str, KeyLoad] | None, taking: Mapping[str, int], now: float) -> None:
         """To be called in each step of the leader, before :meth:`targets`. ``loads``: ``None`` before the first."""
-        if self._rested_at is None or any(entry.phase is not Phase.HELD for entry in table.entries):
-            self._rested_at = now + self._rest_s
+        if self._rests_since is None or any(entry.phase is not Phase.HELD for entry in table.entries):
+            self._rests_since = now
         if taking != self._taking:
             self._has_new = self._has_new or bool(self._taking and taking.keys() - self._taking.keys())
             self._taking = dict(taking)
@@ -282,11 +286,18 @@ class Balance:
         """Whether partitions may move for the sake of loads: they are known, nothing moves, and the rest is over."""
         if self._read is None or any(entry.phase is not Phase.HELD for entry in table.entries):
             return False
-        assert self._rested_at is not None
-        if self._has_new or now >= self._rested_at:
+        assert self._rests_since is not None
+        rested_at = self._rests_since + self._rest_now_s()
+        if self._has_new or now >= rested_at:
             return True
-        self.wake_at = self._rested_at
+        self.wake_at = rested_at
         return False
+
+    def _rest_now_s(self) -> float:
+        """How long a rest is by the loads of now."""
+        rate = sum(rate or 0.0 for rate in self._rates) / max(1, len(self._taking))
+        longest_s = _LONGEST_REST * self._rest_s
+        return max(self._rest_s, _ENOUGH / rate) if rate * longest_s > _ENOUGH else longest_s
 
 
 def _skew(table: Table, rates: Sequence[float | None], taking: Mapping[str, int]) -> float:

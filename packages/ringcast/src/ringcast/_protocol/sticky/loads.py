@@ -62,7 +62,14 @@ class _Measured:
 
 
 class LoadMeter:
-    """The loads of the partitions of one key that a worker owns: means over time that forget by ``half_life_s``."""
+    """The loads of the partitions of one key that a worker owns: means over time.
+
+    A change counts half after ``half_life_s``, or where there are fewer than ``ENOUGH`` changes in that time, after
+    they were as many: at most after ``LONGEST`` times that. Of few changes in a short time most would be chance.
+    """
+
+    ENOUGH: Final = 1_200
+    LONGEST: Final = 20
 
     def __init__(self, half_life_s: float) -> None:
         self._half_life_s = half_life_s
@@ -74,7 +81,7 @@ class LoadMeter:
         since_s = 0.0 if self._looked_at is None else now - self._looked_at
         if self._looked_at is not None and since_s <= 0:
             return
-        keeps = 0.5 ** (since_s / self._half_life_s)
+        keeps = 0.5 ** (since_s / self._forgets_in_s(revisions, since_s))
         seen: dict[int, _Measured] = {}
         for number, revision in revisions.items():
             known = self._partitions.get(number)
@@ -86,6 +93,18 @@ class LoadMeter:
             known.revision = revision
             seen[number] = known
         self._partitions, self._looked_at = seen, now
+
+    def _forgets_in_s(self, revisions: Mapping[int, int], since_s: float) -> float:
+        """The half-life for as many changes as there were, or are now: a load that begins is known soon."""
+        before = sum(found.rate for found in self._partitions.values() if found.seconds > 0)
+        new = sum(
+            max(0, revision - known.revision)
+            for number, revision in revisions.items()
+            if (known := self._partitions.get(number)) is not None
+        )
+        most_s = self.LONGEST * self._half_life_s
+        busiest = max(before, new / since_s if since_s > 0 else 0.0)
+        return max(self._half_life_s, self.ENOUGH / busiest) if busiest * most_s > self.ENOUGH else most_s
 
     def rates(self) -> dict[int, float]:
         """The changes a second of each partition that has been looked at twice or more."""

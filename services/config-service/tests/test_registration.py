@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from ringcast_meta import LocalCache, open_store
 from ringcast_meta.cluster import MemberKind, MemberState, ServiceLoad, members_of
 from ringcast_service import ConfigError
 from ringcast_service.cluster import ClusterSettings
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, EtcdServer, NatsServer, ReservedPort
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, EtcdServer, NatsServer, ReservedPort, end_task
 from ringcast_wire.grpc import ConfigServiceStub, pb
 
 
@@ -72,6 +74,53 @@ async def test_instances_come_and_go(tmp_path: Path, nats_url: str, cluster: tup
             await cache.wait_until(lambda: there() == {one.address: key} and cache.fresh, PATIENCE_S)
         # It was killed: its lease ends.
         await cache.wait_until(lambda: there() == {}, PATIENCE_S)
+
+
+async def test_an_instance_reports_how_busy_it_is(tmp_path: Path, nats_server: NatsServer, nats_url: str) -> None:
+    """Its load is registered in a NATS server that goes on while the one that it publishes to stands still."""
+    address = f"{nats_url}/loads"
+    async with open_store(address, create=True) as store, LocalCache(store) as cache:
+
+        async def reports(is_so: Callable[[ServiceLoad], bool]) -> None:
+            """Waits until the instance says so of its load."""
+
+            def said() -> bool:
+                records = [member.record for member in members_of(cache.entries()) if member.record is not None]
+                return any(isinstance(record.load, ServiceLoad) and is_so(record.load) for record in records)
+
+            await cache.wait_until(said, PATIENCE_S)
+
+        with instance(tmp_path / "one", nats_server.url, address) as one:
+            async with grpc.aio.insecure_channel(one.address) as channel:
+                stub = ConfigServiceStub(channel)
+                await stub.CreateStore(pb.CreateStoreRequest(name="s", partition_count=4), timeout=PATIENCE_S)
+                await reports(lambda load: load.writes_per_s == 0 and load.open_calls == 0)
+
+                async def put(value: str) -> None:
+                    request = pb.PutRequest(store="s", key="k", row_id="r", value=value)
+                    await stub.Put(request, timeout=PATIENCE_S)
+
+                async def put_on() -> None:
+                    for number in range(1_000_000):
+                        await put(str(number))
+
+                writing = asyncio.create_task(put_on())
+                await reports(lambda load: load.writes_per_s > 0 and load.cpu > 0)
+                await end_task(writing)
+                stream = stub.Change()  # a client's, which it keeps open while it has nothing to write
+                change = pb.RowChange(number=1, row_id="r", value="by a stream")
+                await stream.write(pb.Changes(store="s", key="k", changes=[change]))
+                await stream.read()
+                await reports(lambda load: load.writes_per_s == 0 and load.open_calls == 1 and load.outbox_events == 0)
+                nats_server.pause()
+                try:
+                    await put("not published")
+                    await reports(lambda load: load.outbox_events > 0 and load.outbox_age_s > 0)
+                finally:
+                    nats_server.resume()
+                await reports(lambda load: load.outbox_events == 0 and load.outbox_age_s == 0)
+                stream.cancel()
+                await reports(lambda load: load.open_calls == 0)
 
 
 def test_a_store_that_is_away_keeps_no_instance_from_serving(tmp_path: Path, nats_url: str) -> None:

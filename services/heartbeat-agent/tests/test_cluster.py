@@ -16,7 +16,7 @@ from ringcast_meta.cluster import AgentLoad, Member, MemberKind, member_named, m
 from ringcast_service import ConfigError
 from ringcast_service.cluster import ClusterSettings
 from ringcast_testkit import PATIENCE_S, AgentProcess, NatsServer, until
-from ringcast_testkit.dispatch import Followed, following, status_until, unsettled, until_sealed
+from ringcast_testkit.dispatch import Followed, following, hold, status_until, unsettled, until_sealed
 
 PARTITIONS = 16
 ROWS = [f"r{number}" for number in range(24)]
@@ -25,6 +25,17 @@ AGENT = MemberKind.AGENT
 
 def agent_of(cache: LocalCache, agent_id: str) -> Member | None:
     return next((each for each in members_of(cache.entries()) if each.id == agent_id), None)
+
+
+async def reports(cache: LocalCache, agent_id: str, is_so: Callable[[AgentLoad], bool]) -> None:
+    """Waits until an agent says so of its load."""
+
+    def said() -> bool:
+        member = agent_of(cache, agent_id)
+        load = member.record.load if member is not None and member.record is not None else None
+        return isinstance(load, AgentLoad) and is_so(load)
+
+    await cache.wait_until(said, PATIENCE_S)
 
 
 async def in_state(cache: LocalCache, agent_id: str, state: str) -> Member:
@@ -96,6 +107,23 @@ async def test_an_agent_says_that_it_is_there_and_leaves(
             await cache.wait_until(lambda: not cache.entries(), PATIENCE_S)
 
 
+async def test_an_agent_reports_how_busy_it_is(
+    tmp_path: Path, shared_nats: NatsServer, write: Any, store_name: str
+) -> None:
+    """With a group of two consumers, one of which leaves, and changes that nobody has answered."""
+    address = f"{shared_nats.url}/loads"
+    options = ("--cluster-store", address, "--id", "busy")
+    async with open_store(address, create=True) as store, LocalCache(store) as cache:
+        with AgentProcess(tmp_path, nats_url=shared_nats.url, options=options) as agent:
+            await reports(cache, "busy", lambda load: (load.groups, load.consumers, load.lag) == (0, 0, 0))
+            async with following(agent, store_name, answer=hold, changes_only=True):
+                async with following(agent, store_name, "two", answer=hold, changes_only=True):
+                    await reports(cache, "busy", lambda load: (load.groups, load.consumers) == (1, 2))
+                await reports(cache, "busy", lambda load: (load.groups, load.consumers, load.lag) == (1, 1, 0))
+                await write(**dict.fromkeys(ROWS, "1"))
+                await reports(cache, "busy", lambda load: load.lag == len(ROWS) and load.cpu > 0)
+
+
 async def test_a_draining_agent_gives_its_groups_and_workers_up_and_takes_them_again(
     tmp_path: Path, shared_nats: NatsServer, writer: Any, write: Any, store_name: str, http_get: Callable[..., Any]
 ) -> None:
@@ -119,6 +147,7 @@ async def test_a_draining_agent_gives_its_groups_and_workers_up_and_takes_them_a
                 await worker.wait_ready(timeout_s=PATIENCE_S)
                 # An agent that a busy machine leaves waiting may have lost its lease for a moment.
                 await until(lambda: worker.health().by_agent)
+                await reports(cache, "drained", lambda load: load.workers == 1)
                 for agent in (first, second):
                     await status_until(agent, store_name, lambda group: 0 < group["partitions_held"] < PARTITIONS)
                 await status_until(first, store_name, lambda group: not group["partitions_awaited"])

@@ -22,7 +22,8 @@ PARTITIONS, ROWS = 12, 60
 TIMES = FenceTimes(lease_ttl_ms=6_000, call_bound_ms=500)
 REFRESH_S = TIMES.ttl_s / 4
 AT_ONCE_S = 2.0
-"""Far below the 6.56 s that a death takes which no agent sees, also on a machine that has much to do."""
+"""Until the next owner is named, not until it serves: far below the 6.56 s that a death takes which no agent sees, also
+on a machine that has much to do."""
 
 
 class Fleet:
@@ -169,9 +170,10 @@ async def test_a_killed_worker_is_known_at_once_also_where_it_leads(fleet: Fleet
         fleet.workers[victim].kill()
         names_left.discard(victim)
         named_at = await fleet.until(lambda: set(fleet.shares()) == names_left)
-        print(f"{victim}: {(named_at - killed_at) * 1000:.0f} ms")
         assert named_at - killed_at < AT_ONCE_S
         await fleet.until_shared(*names_left)
+        named_ms, served_ms = ((at - killed_at) * 1000 for at in (named_at, time.monotonic()))
+        print(f"{victim}: the next owner is named after {named_ms:.0f} ms, and serves after {served_ms:.0f} ms")
     victim = next(name for name in "abc" if name not in names_left)
     fleet.workers[victim].start()
     await fleet.until_shared(victim, *names_left)

@@ -31,7 +31,8 @@ from benchmarks.envelope.reporting import say
 from benchmarks.envelope.targets import KEY
 
 _LOG = EventLog(logging.getLogger("bench"))
-_SETTLES_S = 300.0
+_SETTLES_S = 900.0
+"""Two hundred workers take four minutes and more to get their shares on two cores."""
 _QUIET_S = 0.75
 """After so long without a move, what everybody owns is taken for final."""
 

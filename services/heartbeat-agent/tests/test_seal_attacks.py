@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -14,6 +14,8 @@ from typing import Any
 import nats
 from nats.js import JetStreamContext
 from ringcast.dispatch import ConsumerError, Delivery
+from ringcast.groups import HeldPartition
+from ringcast_core import row_partition
 from ringcast_testkit import AgentProcess, NatsServer, until
 from ringcast_testkit.dispatch import following, status_until, unsettled, until_sealed
 from ringcast_wire import names
@@ -22,6 +24,8 @@ PARTITIONS = 16
 ROWS = [f"r{number}" for number in range(24)]
 SEED = 20261126
 LIVES = 3
+Answer = tuple[str, int]
+"""A row id, and the version of it that was answered."""
 
 
 class SealRecords:
@@ -60,6 +64,17 @@ def changes(chance: random.Random, now: dict[str, str | None], value: str, count
     return {row: None if now.get(row) and chance.random() < 0.5 else value for row in chance.sample(ROWS, count)}
 
 
+def settling(answers: set[Answer]) -> Callable[[tuple[HeldPartition, ...]], bool]:
+    """Whether seals say that all of these count."""
+
+    def condition(seals: tuple[HeldPartition, ...]) -> bool:
+        seal_of = {seal.partition: seal for seal in seals}
+        found = ((seal_of.get(row_partition(row, PARTITIONS)), version) for row, version in answers)
+        return all(seal and version <= seal.revision and version not in seal.pending for seal, version in found)
+
+    return condition
+
+
 class Flights:
     """Which host has a row in flight: a delivery counts until its answer, or until its host is killed."""
 
@@ -68,13 +83,18 @@ class Flights:
         self.problems: list[str] = []
         self.of: Counter[str] = Counter()
         """Deliveries by host."""
+        self.answers: defaultdict[str, set[Answer]] = defaultdict(set)
+        """By the host that took them."""
         self._held: dict[str, str] = {}
+        self._settled: set[Answer] = set()
         self._versions: dict[str, int] = {}
 
     async def take(self, host: str, delivery: Delivery) -> None:
         """A delivery at a host, which is answered a little later."""
         row = delivery.row_id
         self.of[host] += 1
+        if (row, delivery.version) in self._settled:
+            self.problems.append(f"{row} in version {delivery.version} came to {host} again, which was settled")
         if row in self._held:
             self.problems.append(f"{row} came to {host} while {self._held[row]} had it")
         if delivery.version < self._versions.get(row, 0):
@@ -84,11 +104,16 @@ class Flights:
         if self._held.get(row) == host:
             del self._held[row]
             self.answered[row] = delivery.value
+            self.answers[host].add((row, delivery.version))
             delivery.ack()
 
-    def has_had(self, host: str, count: int) -> bool:
-        """Whether a host has delivered so many."""
-        return self.of[host] >= count
+    def has_answers(self, host: str, count: int) -> bool:
+        """Whether so many deliveries of a host were answered."""
+        return len(self.answers[host]) >= count
+
+    def settled(self, answers: set[Answer]) -> None:
+        """Seals say that these count: none of the rows may come again in that version, to any host."""
+        self._settled |= answers
 
     def killed(self, host: str) -> None:
         """What it had counts no more: nobody takes an answer to it."""
@@ -121,7 +146,8 @@ class Taking:
 async def test_no_row_is_in_flight_twice_while_hosts_are_killed_again_and_again(
     tmp_path: Path, shared_nats: NatsServer, write: Any, store_name: str
 ) -> None:
-    """Under changes and deletions all the time, of which none is lost. Each killed host is followed by another."""
+    """Under changes and deletions all the time, of which none is lost. Each killed host is followed by another. Nothing
+    comes again that the seals read before the kill say is settled."""
     chance, taking = random.Random(SEED), Taking()
     flights = taking.flights
     now: dict[str, str | None] = {}
@@ -148,7 +174,10 @@ async def test_no_row_is_in_flight_twice_while_hosts_are_killed_again_and_again(
             for life in range(LIVES):
                 name = f"falls{life}"
                 async with host(name) as agent:
-                    await until(partial(flights.has_had, name, flights.of[name] + 5))
+                    await until(partial(flights.has_answers, name, 5))
+                    answers = set(flights.answers[name])
+                    await until_sealed(shared_nats.url, store_name, settling(answers))
+                    flights.settled(answers)
                     await asyncio.to_thread(agent.kill)
                     flights.killed(name)
         finally:

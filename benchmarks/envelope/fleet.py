@@ -3,7 +3,9 @@
 For each it says ``join``, ``leave`` or ``crash`` with how long it took until every partition had one owner that had
 loaded it, how many partitions changed hands, and for how long each of these was dark: from when its owner gave it up,
 or was killed, to the first call of the next one's handler. Below 0 both had it meanwhile. The one that crashes is a
-process of its own.
+process of its own. Then others crash under the agent of a host, one after another: ``crash under an agent, 0`` and on.
+
+``cpu_ms`` of a step is what this process took until the last event of it: its workers share one event loop.
 """
 
 from __future__ import annotations
@@ -13,13 +15,16 @@ import gc
 import json
 import sys
 import time
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import nats
 import ringcast
-from ringcast_wire import Strategy, limits
+from ringcast_testkit import AgentProcess
+from ringcast_wire import Strategy, limits, names
 
 from benchmarks.envelope.processes import Child
 from benchmarks.envelope.reporting import say
@@ -32,6 +37,7 @@ _QUIET_S = 0.75
 """After so long without an event, what everybody owns is taken for final."""
 _MEAN_OF_ONE = 16
 """With so many partitions a worker, one without any is one that has not had its share yet."""
+UNDER_AGENT = "crash under an agent"
 _START_S = 60.0
 _HOLDS_ALL_S = 120.0
 
@@ -54,6 +60,10 @@ class Fleet:
         self._owned: dict[str, set[int]] = {}
         self._loads: set[asyncio.Task[None]] = set()
         self._event_at = 0.0
+        self._event_cpu_s = 0.0
+
+    def _note_event(self) -> None:
+        self._event_at, self._event_cpu_s = time.monotonic(), time.process_time()
 
     async def start(self, worker_id: str) -> None:
         """Adds a worker; returns once it has its first assignment."""
@@ -61,7 +71,7 @@ class Fleet:
 
         def on_assigned(_key: str, partitions: frozenset[int]) -> None:
             owned.update(partitions)
-            self._event_at = time.monotonic()
+            self._note_event()
             for partition in partitions:
                 self._calls_at.pop((worker_id, partition), None)
             load = asyncio.create_task(self._load(worker_id))
@@ -70,7 +80,7 @@ class Fleet:
 
         def on_revoked(_key: str, partitions: frozenset[int]) -> None:
             owned.difference_update(partitions)
-            self._event_at = time.monotonic()
+            self._note_event()
             self._given_up_at.update(dict.fromkeys(partitions, self._event_at))
 
         def handler(change: ringcast.Change) -> None:
@@ -127,9 +137,10 @@ class Fleet:
 
     async def timed(self, what: str, action: Awaitable[object], before: dict[int, str], ideal: float) -> dict[int, str]:
         """Does something to the fleet, says what came of it, and returns the owners afterwards."""
-        began = self._event_at = time.monotonic()
+        self._note_event()
+        began, began_cpu_s = self._event_at, self._event_cpu_s
         await action
-        self._event_at = max(self._event_at, time.monotonic())
+        self._note_event()
         after = await self.settled()
         moved = [partition for partition, owner in before.items() if after.get(partition) != owner]
         first_calls = {partition: self._calls_at.get((after.get(partition, ""), partition)) for partition in moved}
@@ -138,14 +149,21 @@ class Fleet:
             for partition, called in first_calls.items()
             if called is not None
         ]
-        say(what, took_ms=(self._event_at - began) * 1e3, moved=len(moved), ideal=ideal, dark_ms=dark_ms)
+        say(
+            what,
+            took_ms=(self._event_at - began) * 1e3,
+            cpu_ms=(self._event_cpu_s - began_cpu_s) * 1e3,
+            moved=len(moved),
+            ideal=ideal,
+            dark_ms=dark_ms,
+        )
         return after
 
     async def _load(self, worker_id: str) -> None:
         worker = self._workers.get(worker_id)
         if worker is not None:
             await worker.wait_ready()
-            self._event_at = time.monotonic()
+            self._note_event()
 
 
 async def main(settings: dict[str, Any]) -> None:
@@ -158,7 +176,7 @@ async def main(settings: dict[str, Any]) -> None:
     )
     fleet.levels = settings["strategy"] == Strategy.STICKY
     prefix = settings.get("prefix", "w")
-    names = [f"{prefix}{number:03d}" for number in range(count)]
+    workers = [f"{prefix}{number:03d}" for number in range(count)]
     # A worker has a heap of its own. One of all of them together would be looked through as often as that of each.
     gc.disable()
     async with AsyncExitStack() as stack:
@@ -166,14 +184,14 @@ async def main(settings: dict[str, Any]) -> None:
         owners: dict[int, str] = {}
         at_once = settings.get("at_once", _AT_ONCE)
         for start in range(0, count, at_once):
-            await asyncio.gather(*(fleet.start(name) for name in names[start : start + at_once]))
+            await asyncio.gather(*(fleet.start(name) for name in workers[start : start + at_once]))
             owners = await fleet.settled()
-        say("started", most=max(sum(owner == name for owner in owners.values()) for name in names))
+        say("started", most=max(sum(owner == name for owner in owners.values()) for name in workers))
         if settings.get("holds"):
             await asyncio.Event().wait()
         await asyncio.sleep(settings.get("rest_s", 0))
         say("moving")
-        middle = names[count // 2]
+        middle = workers[count // 2]
         owners = await fleet.timed(
             "leave", fleet.stop(middle), owners, sum(owner == middle for owner in owners.values())
         )
@@ -182,22 +200,76 @@ async def main(settings: dict[str, Any]) -> None:
             await fleet.stop("w-new")
             owners = await fleet.settled()
         if settings.get("crash", True):
-            await crash(fleet, settings, owners)
+            owners = await crash(fleet, settings, owners)
+        if rounds := settings.get("agent_rounds", 0):
+            await crash_under_agent(fleet, settings, owners, rounds)
     say("done")
 
 
-async def crash(fleet: Fleet, settings: dict[str, Any], before: dict[int, str]) -> None:
+async def crash(fleet: Fleet, settings: dict[str, Any], before: dict[int, str]) -> dict[int, str]:
     """Another process joins, and is killed; with ``gently`` it ends in order, which spares the wait for its lease."""
-    worker = {"worker_id": "w-victim"}
+    with _victim(settings, {"worker_id": "w-victim"}) as victim:
+        end: Callable[[], object] = victim.process.terminate if settings["gently"] else victim.process.kill
+        return await _end("crash", fleet, victim, end, before)
+
+
+async def crash_under_agent(fleet: Fleet, settings: dict[str, Any], owners: dict[int, str], rounds: int) -> None:
+    """One process after another joins, registered with the agent of its host, and is killed once that knows of it."""
+    directory = Path(settings["directory"])
+    socket = str(directory / "leases.sock")
+    options = ("--id", "bench", "--lease-socket", socket)
+    with AgentProcess(directory / "agent", nats_url=settings["servers"], options=options) as agent:
+        for number in range(rounds):
+            reports = agent.status()["leases"]["sessions_reported"]
+            worker_id = f"w-hosted{number}"
+            with _victim(settings, {"worker_id": worker_id, "agent": socket}) as victim:
+                await asyncio.to_thread(victim.wait_for, "ready", _START_S)
+                await asyncio.to_thread(agent.process.wait_until, partial(_sees_end, agent, worker_id))
+                if settings["strategy"] == Strategy.STICKY:
+                    await asyncio.to_thread(agent.process.wait_until, partial(_has_report, agent, reports))
+                    await _names_agent(settings, worker_id)
+                owners = await _end(f"{UNDER_AGENT}, {number}", fleet, victim, victim.process.kill, owners)
+
+
+def _victim(settings: dict[str, Any], worker: dict[str, str]) -> Child:
     target = {"kind": "ringcast", "servers": settings["servers"], "store": settings["store"], "worker": worker}
     file = str(Path(settings["directory"]) / "victim.npy")
-    with Child("victim", "benchmarks.envelope.subscriber", {"target": target, "file": file}) as victim:
-        await asyncio.to_thread(victim.wait_for, "ready", _START_S)
-        left = await fleet.settled(shares=2)
-        theirs = {partition: "w-victim" for partition in before if partition not in left}
-        fleet.forget(theirs)
-        end = victim.process.terminate if settings["gently"] else victim.process.kill
-        await fleet.timed("crash", asyncio.to_thread(end), {**left, **theirs}, len(theirs))
+    return Child(worker["worker_id"], "benchmarks.envelope.subscriber", {"target": target, "file": file})
+
+
+async def _end(
+    what: str, fleet: Fleet, victim: Child, end: Callable[[], object], before: dict[int, str]
+) -> dict[int, str]:
+    """Ends a process once it has its share, and returns the owners once the others have it."""
+    await asyncio.to_thread(victim.wait_for, "ready", _START_S)
+    left = await fleet.settled(shares=2)
+    theirs = {partition: victim.name for partition in before if partition not in left}
+    fleet.forget(theirs)
+    return await fleet.timed(what, asyncio.to_thread(end), {**left, **theirs}, len(theirs))
+
+
+def _sees_end(agent: AgentProcess, worker_id: str) -> bool:
+    workers = agent.status()["leases"]["workers"]
+    return any(one["worker_id"] == worker_id and one["connected"] and one["end_seen"] for one in workers)
+
+
+def _has_report(agent: AgentProcess, before: int) -> bool:
+    return bool(agent.status()["leases"]["sessions_reported"] > before)
+
+
+async def _names_agent(settings: dict[str, Any], worker_id: str) -> None:
+    """Waits until the state of a worker says that the agent sees its end: until then nobody believes the agent."""
+    connection = await nats.connect(settings["servers"])
+    try:
+        bucket = await connection.jetstream().key_value(names.owners_bucket(settings["store"]))
+        watcher = await bucket.watch(names.state_key(KEY, worker_id))
+        async with asyncio.timeout(_START_S):
+            while True:
+                entry = await watcher.updates(timeout=None)
+                if entry is not None and entry.value and b'"agent":"bench"' in entry.value:
+                    return
+    finally:
+        await connection.close()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from ringcast_client import ConfigServiceClient, RowWrite
 from ringcast_wire import Strategy
 
 from benchmarks.envelope.changes import create_store
+from benchmarks.envelope.fleet import UNDER_AGENT
 from benchmarks.envelope.loops import run_coroutine
 from benchmarks.envelope.processes import Child, CpuMeter
 from benchmarks.envelope.results import Case, Figure
@@ -24,6 +25,8 @@ _PARTITIONS = (256, 1_024, 4_096)
 _EXCLUSIVE = ((10, 256), (50, 1_024))
 """Workers and partitions, with each strategy."""
 _ROWS_A_PARTITION = 4
+_CRASHES = 10
+"""Processes that are killed under an agent, one after another."""
 _START_S = 150.0
 _STEP_S = 150.0
 
@@ -41,24 +44,23 @@ def rebalance(run: Run) -> None:
 
 
 def ownership(run: Run) -> None:
-    """10 workers with 256 partitions and 50 with 1,024, with each strategy in turn."""
+    """10 workers with 256 partitions and 50 with 1,024, with each strategy in turn; also crashes under an agent."""
     for workers, partitions in ((3, 16),) if run.quick else _EXCLUSIVE:
         for strategy in (Strategy.JUMP, Strategy.STICKY):
             with run.directory() as directory, running(directory) as system:
                 params = {"workers": workers, "partitions": partitions, "strategy": strategy}
                 with run.case(OWNERSHIP, f"{strategy}, {workers} workers, {partitions} partitions", params) as case:
-                    _measure(case, system, directory, gently=run.quick)
+                    _measure(case, system, directory, gently=run.quick, crashes=run.size(_CRASHES, 1))
 
 
-def _measure(case: Case, system: System, directory: Path, *, gently: bool) -> None:
+def _measure(case: Case, system: System, directory: Path, *, gently: bool, crashes: int = 0) -> None:
     workers, partitions, strategy = (case.params[name] for name in ("workers", "partitions", "strategy"))
     store = f"{case.scenario}{workers}x{partitions}"
     run_coroutine(_fill(system.service.address, store, partitions, strategy))
     settings = {"servers": system.nats.url, "store": store, **case.params}
+    settings |= {"directory": str(directory), "gently": gently, "agent_rounds": crashes}
     meter = CpuMeter(system.pids())
-    with Child(
-        "fleet", "benchmarks.envelope.fleet", {**settings, "directory": str(directory), "gently": gently}
-    ) as fleet:
+    with Child("fleet", "benchmarks.envelope.fleet", settings) as fleet:
         most = fleet.wait_for("started", _START_S)["most"]
         case.figures = {"most partitions over mean": Figure(most / (partitions / workers), "times")}
         for step in STEPS:
@@ -66,13 +68,16 @@ def _measure(case: Case, system: System, directory: Path, *, gently: bool) -> No
             case.figures = {
                 **case.figures,
                 f"{step}_ms": Figure(found["took_ms"], "ms"),
+                f"{step}, cpu of the workers in one process_ms": Figure(found["cpu_ms"], "ms"),
                 f"{step}, moved": Figure(found["moved"], "partitions"),
                 f"{step}, moved over ideal": Figure(found["moved"] / max(found["ideal"], 1), "times"),
             }
             if case.scenario == OWNERSHIP:
                 case.figures = {**case.figures, **_dark(step, found["dark_ms"])}
+        under_agent = [fleet.wait_for(f"{UNDER_AGENT}, {number}", _STEP_S)["dark_ms"] for number in range(crashes)]
         fleet.wait_for("done", _STEP_S)
     cpu_s = meter.seconds()
+    case.figures = {**case.figures, **_under_agent(under_agent)}
     case.figures = {**case.figures, **{f"cpu, {name}": Figure(seconds, "s") for name, seconds in cpu_s.items()}}
 
 
@@ -87,6 +92,15 @@ def _dark(step: str, dark_ms: list[float]) -> dict[str, Figure]:
         f"{step}, owned twice": Figure(len(owned_twice_ms), "partitions"),
         f"{step}, owned twice at most_ms": Figure(max(owned_twice_ms, default=0.0), "ms"),
     }
+
+
+def _under_agent(rounds: list[list[float]]) -> dict[str, Figure]:
+    """The same of crashes one after another, with the longest that any partition had no owner in each."""
+    worst_ms = [max(dark_ms) for dark_ms in rounds if dark_ms]
+    if not worst_ms:
+        return {}
+    figures = _dark(UNDER_AGENT, [taken for dark_ms in rounds for taken in dark_ms])
+    return {**figures, f"{UNDER_AGENT}, dark at most_ms": Figure(max(worst_ms), "ms", tuple(worst_ms))}
 
 
 async def _fill(service: str, store: str, partitions: int, strategy: Strategy) -> None:

@@ -192,7 +192,9 @@ SECTIONS = (
         "Exclusive ownership",
         "The same steps with the strategy `jump` and with `sticky`, at its default times. A partition is dark from "
         "when its owner was told to give it up, or was killed, to the first call of the next owner's handler. It was "
-        "owned twice where that call came first. All workers but the one that crashes share one core.",
+        "owned twice where that call came first. All workers but those that crash share one core, and the CPU time of "
+        "a step is theirs. Under an agent, which sees the processes of its host end, others are killed one after "
+        "another; the longest that a partition was dark counts.",
     ),
     Section(
         "leader",

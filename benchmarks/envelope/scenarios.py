@@ -34,8 +34,13 @@ SCENARIOS = (
     Scenario("peers", "one change to all subscribers, beside a NATS KV, etcd and Redis", 200, peers.peers),
     Scenario("resources", "memory by rows, start-up, CPU and messages when idle", 150, resources.resources),
     Scenario("rebalance", "join, leave and crash at 10, 50 and 200 workers", 900, rebalance.rebalance),
-    Scenario("ownership", "the same with `jump` and `sticky`: how long partitions are dark", 400, rebalance.ownership),
-    Scenario("leader", "what the leader of a key takes with `sticky`, and a peer with `jump`", 1200, leader.leader),
+    Scenario(
+        "ownership",
+        "the same with `jump` and `sticky`, and crashes under an agent: how long partitions are dark",
+        900,
+        rebalance.ownership,
+    ),
+    Scenario("leader", "what the leader of a key takes with `sticky`, and a peer with `jump`", 3600, leader.leader),
     Scenario("control", "what tokens, roles and policies cost a put", 240, control.control),
     Scenario(
         "access",

@@ -96,6 +96,13 @@ GOALS = (
         1.5,
     ),
     Goal("CPU of a put with roles and policies", "control", "puts", "cpu, roles and policies over open", 1.05),
+    Goal(
+        "CPU of a put with roles, audit log and policies",
+        "control",
+        "puts",
+        "cpu, roles, audit and policies over none",
+        1.05,
+    ),
     Goal("worst crash under an agent", "ownership", "jump", "crash under an agent, dark at most_ms", 200),
     Goal("worst crash under an agent", "ownership", "sticky", "crash under an agent, dark at most_ms", 200),
     Goal(

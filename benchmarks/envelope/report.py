@@ -206,9 +206,9 @@ SECTIONS = (
     Section(
         "control",
         "Who calls, and what is allowed",
-        "Puts of single rows over TLS, each with a token, into a service that lets everybody in, into one that asks "
-        "for the token and has granted roles, and into one whose store has policies too: CPU time of the service, the "
-        "three in turn. All of them write the audit log.",
+        "Puts of single rows over TLS, each with a token, into a service that lets everybody in and writes no audit "
+        "log, into one that writes it, into one that asks for the token besides and has granted roles, and into one "
+        "whose store has policies too: CPU time of the service, the four in turn.",
     ),
     Section(
         "access",

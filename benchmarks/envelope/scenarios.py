@@ -41,7 +41,7 @@ SCENARIOS = (
         rebalance.ownership,
     ),
     Scenario("leader", "what the leader of a key takes with `sticky`, and a peer with `jump`", 3600, leader.leader),
-    Scenario("control", "what tokens, roles and policies cost a put", 240, control.control),
+    Scenario("control", "what tokens, roles, policies and the audit log cost a put", 320, control.control),
     Scenario(
         "access",
         "logins by callout, revocations, 10,000 roles, another leader, drains of a service",

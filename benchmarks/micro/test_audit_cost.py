@@ -10,10 +10,8 @@ import asyncio
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
-from unittest.mock import patch
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
@@ -26,11 +24,10 @@ from ringcast_config_service.repository import (
     WriteRequest,
     make_repository,
 )
-from ringcast_config_service.repository.postgres import write as postgres_write
-from ringcast_config_service.repository.sql import statements
-from ringcast_config_service.repository.sql.statements import Postgres
 from ringcast_core import row_partition
 from ringcast_wire import StoreSettings
+
+from benchmarks.unaudited import without_audit
 
 PARTITIONS: Final = 64
 STORE: Final = StoreRecord("bench", StoreSettings(partition_count=PARTITIONS), 0, 0)
@@ -49,20 +46,6 @@ def request(number: int, rows: int) -> WriteRequest:
         [RowWrite(row_partition(row_id, PARTITIONS), row_id, f"v{number}", None, 20) for row_id in ids],
         by=BY,
     )
-
-
-@contextmanager
-def without_audit() -> Iterator[None]:
-    """As it was before there was an audit log."""
-    with ExitStack() as stack:
-        stack.enter_context(patch("ringcast_config_service.repository.writes.facts_of", lambda _: []))
-        stack.enter_context(patch("ringcast_config_service.repository.postgres.new_rows.facts_of", lambda _: []))
-        stack.enter_context(patch.object(postgres_write, "fact_columns", lambda _: []))
-        for name, parts in statements.AT_ONCE.items():
-            texts = [getattr(Postgres, part) for part in parts if part != "INSERT_AUDIT"]
-            text = statements._at_once(*texts) if len(texts) > 1 else texts[0]
-            stack.enter_context(patch.object(Postgres, name, text))
-        yield
 
 
 async def write(repo: Repository, numbers: Iterator[int], requests: int, rows: int) -> float:

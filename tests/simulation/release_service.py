@@ -17,7 +17,8 @@ from ringcast_config_service.core import Core
 from ringcast_config_service.promql.conditions import Answer, Outcome
 from ringcast_config_service.repository import Certificate, Release, release_steps
 from ringcast_config_service.repository.sqlite.releases import SqliteReleases
-from ringcast_wire import KeyCertificate, RingcastError, UnavailableError, _report_round
+from ringcast_wire import KeyCertificate, RingcastError, UnavailableError
+from ringcast_wire._reports import asking
 from ringcast_wire.reports import decode_report_request
 from typing_extensions import override
 
@@ -242,5 +243,5 @@ def simulated_releases(service_random: Any, step_rows: int, wave_rows: int) -> I
         stack.enter_context(patch.object(release_steps, "STEP_ROWS", step_rows))
         stack.enter_context(patch.object(release_steps, "WAVE_ROWS", wave_rows))
         stack.enter_context(patch.object(release_steps, "REMOVED_ROWS", step_rows))
-        stack.enter_context(patch.object(_report_round, "secrets", secrets))
+        stack.enter_context(patch.object(asking, "secrets", secrets))
         yield

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from ringcast_core import assign_jump, assign_ring
 from ringcast_wire import InvalidInputError, StoreSettings, Strategy, assign
-from ringcast_wire._assignment import ASSIGNMENTS
+from ringcast_wire._stores.assignment import ASSIGNMENTS
 
 WORKERS = {"gamma": 0, "alpha": 2, "beta": 5}
 

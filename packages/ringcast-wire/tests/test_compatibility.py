@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ringcast_testkit import attempt
 from ringcast_wire import SchemaKind
-from ringcast_wire._compatibility import Budget, IncompatibleError, compare_json
+from ringcast_wire._schemas.compatibility import Budget, IncompatibleError, compare_json
 from ringcast_wire.schemas import ValueSchema, incompatibility
 
 JSON, AVRO = SchemaKind.JSON_SCHEMA, SchemaKind.AVRO

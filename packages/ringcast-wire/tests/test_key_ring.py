@@ -378,7 +378,7 @@ def test_a_file_that_has_become_bad_leaves_the_keys_as_they_were(
 
 
 def test_without_cryptography_a_sentence_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ringcast_wire._sealing", None)
+    monkeypatch.setitem(sys.modules, "ringcast_wire._encryption.sealing", None)
     with pytest.raises(InvalidInputError, match="key_ring needs the package cryptography: install the extra"):
         _ring().of("gateway", "list").seal("a", "1")
     assert _ring().of("other", "list").seal("a", "1") == ("1", None)

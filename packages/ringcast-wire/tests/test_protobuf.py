@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from ringcast_testkit import attempt
 from ringcast_testkit.protoc import descriptor_set
 from ringcast_wire import InvalidInputError, SchemaKind, limits
-from ringcast_wire._protobuf import MAX_CHAIN, MAX_MEMBERS, MAX_NESTED, MAX_TYPES
-from ringcast_wire._protobuf_values import MAX_COST, MAX_DEPTH, MAX_VALUE_BYTES
+from ringcast_wire._schemas.protobuf import MAX_CHAIN, MAX_MEMBERS, MAX_NESTED, MAX_TYPES
+from ringcast_wire._schemas.protobuf_values import MAX_COST, MAX_DEPTH, MAX_VALUE_BYTES
 from ringcast_wire.schemas import ValueSchema, protobuf_definition
 
 F = pb.FieldDescriptorProto

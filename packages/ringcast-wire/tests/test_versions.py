@@ -91,7 +91,7 @@ MESSAGES: list[tuple[str, Callable[[bytes], Any], Callable[[int], bytes]]] = [
 @pytest.fixture
 def next_build(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is read is read as by a build that knows one version more."""
-    monkeypatch.setattr("ringcast_wire._versions.WIRE_VERSIONS", (WIRE_VERSION, NEXT))
+    monkeypatch.setattr("ringcast_wire._common.versions.WIRE_VERSIONS", (WIRE_VERSION, NEXT))
 
 
 def test_no_message_has_the_version_of_the_settings_of_a_store_that_migrates() -> None:

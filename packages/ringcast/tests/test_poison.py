@@ -137,11 +137,11 @@ async def test_a_report_is_of_no_newer_wire_version_than_its_asker_reads(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.create(partition_count=1)
-    monkeypatch.setattr("ringcast_wire._versions.WIRE_VERSIONS", (1, 3))
+    monkeypatch.setattr("ringcast_wire._common.versions.WIRE_VERSIONS", (1, 3))
     async with store.worker(handler=Picky()) as worker:
         await worker.wait_ready(timeout_s=PATIENCE_S)
         assert (await _refused(store, [])).wire_version == 1
-        monkeypatch.setattr("ringcast_wire._report_round.NEWEST_WIRE_VERSION", 3)
+        monkeypatch.setattr("ringcast_wire._reports.asking.NEWEST_WIRE_VERSION", 3)
         assert (await _refused(store, [])).wire_version == 3
 
 

@@ -98,7 +98,7 @@ async def test_an_answer_is_of_no_newer_version_than_its_asker_reads(
     service: Running, store_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a service answers that writes version 3 too: an asker that does not say what it reads is of a build before."""
-    monkeypatch.setattr("ringcast_wire._versions.WIRE_VERSIONS", (WIRE_VERSION, 3))
+    monkeypatch.setattr("ringcast_wire._common.versions.WIRE_VERSIONS", (WIRE_VERSION, 3))
     await service.create(store_name)
     await service.put(store_name, "a")
     await service.put(store_name, "a")

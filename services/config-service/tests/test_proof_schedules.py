@@ -18,7 +18,8 @@ from typing import Any, Final, NamedTuple
 
 from ringcast_config_service import proof
 from ringcast_config_service.proof import Fleet, ProofTarget, Registration, Verdict, judge
-from ringcast_wire import WIRE_VERSION, _report_round, names, reports, split_chunks
+from ringcast_wire import WIRE_VERSION, names, reports, split_chunks
+from ringcast_wire._reports import asking
 
 SCHEDULES: Final = 6_000
 """So many in each run of the tests, which is enough for each broken variant."""
@@ -27,8 +28,6 @@ IDS: Final = ("a", "b", "c")
 HOST: Final = "h.1"
 """The lease of the workers of a host, which its agent keeps, but for stores of exclusive ownership."""
 REFUSED: Final = {f"row{number}": 7 for number in range(PARTITIONS)}
-
-
 ANSWER: Final = partial(reports.WorkerReport, WIRE_VERSION)
 
 
@@ -480,7 +479,7 @@ async def find(first: int, count: int) -> tuple[int, dict[str, int | None]]:
     }
     for what, module in (*without_sentences(), *replaced(proof, COMPARED)):
         found[what] = by(lambda case, module=module: case.judged(module.judge))  # type: ignore[misc]
-    for what, module in replaced(_report_round, TAKEN):
+    for what, module in replaced(asking, TAKEN):
         found[what] = await asked(module.ReportAsker)
     return len(proven), found
 

@@ -11,15 +11,8 @@ from ringcast_config_service.nats.fleet import ask_fleet
 from ringcast_config_service.proofs import Proof, Proofs
 from ringcast_config_service.repository import StoreRecord
 from ringcast_testkit import until
-from ringcast_wire import (
-    LeaseRecord,
-    LimitExceededError,
-    NodeRecord,
-    StoreSettings,
-    _report_round,
-    encode_record,
-    names,
-)
+from ringcast_wire import LeaseRecord, LimitExceededError, NodeRecord, StoreSettings, encode_record, names
+from ringcast_wire._reports import asking
 from ringcast_wire.buckets import subject_of
 from ringcast_wire.grpc import pb
 
@@ -99,7 +92,7 @@ async def test_rounds_of_one_key_that_overlap_do_not_share_answers(
     bench: Bench, service: Any, store_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each reads the registrations first: an answer to the question of the other may be older than that."""
-    monkeypatch.setattr(_report_round, "JOIN_WITHIN_S", 60.0)
+    monkeypatch.setattr(asking, "JOIN_WITHIN_S", 60.0)
     await bench.release("k")
     js, silent = service.nc.jetstream(), f"{store_name}-silent"
     node = NodeRecord(slot=0, lease=silent, incarnation="i")

@@ -57,7 +57,7 @@ TERM = Term(Lead("a", 1), float("inf"))
 
 @pytest.fixture
 def next_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ringcast_wire._versions.WIRE_VERSIONS", (1, 3))
+    monkeypatch.setattr("ringcast_wire._common.versions.WIRE_VERSIONS", (1, 3))
     monkeypatch.setattr("ringcast_config_service.wire_pins.NEWEST_WIRE_VERSION", 3)
     monkeypatch.setattr("ringcast_config_service.nats.readers.NEWEST_WIRE_VERSION", 3)
     monkeypatch.setattr(wire_pins, "LOOK_S", 0.02)
@@ -84,7 +84,7 @@ def test_a_pin_falls_at_once_and_rises_after_looks_that_agree() -> None:
 
 
 def test_a_pin_does_not_rise_by_looks_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ringcast_wire._versions.WIRE_VERSIONS", (1, 3, 4))
+    monkeypatch.setattr("ringcast_wire._common.versions.WIRE_VERSIONS", (1, 3, 4))
     assert LOOKS_TO_RISE == 3
     rises = Rises()
     assert [rises.decide("s", 1, Readers(reads)) for reads in (3, 3, 4, 3, 4, 4, 4)] == [1] * 6 + [4]

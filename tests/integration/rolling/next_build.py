@@ -16,7 +16,7 @@ VERSION = 3
 
 def next_build(directory: Path, *, look_s: float) -> Build:
     """``look_s``: how often the leader of maintenance looks what the processes read."""
-    wire = _copied(ringcast_wire, directory) / "_versions.py"
+    wire = _copied(ringcast_wire, directory) / "_common/versions.py"
     _replace(
         wire, "WIRE_VERSIONS: Final[tuple[int, ...]] = (WIRE_VERSION,)", f"WIRE_VERSIONS = (WIRE_VERSION, {VERSION})"
     )

@@ -6,14 +6,9 @@ from here, so that a worker does not pay for importing gRPC.
 
 from __future__ import annotations
 
-from ringcast_wire import _limits as limits
-from ringcast_wire import _names as names
-from ringcast_wire._assignment import assign
-from ringcast_wire._backoff import Backoff, RandomSource
-from ringcast_wire._channel_options import client_channel_options
-from ringcast_wire._chunks import Chunk, ChunkAssembler, split_chunks
-from ringcast_wire._dead_letters import DeadLetter, dead_letter_id, decode_dead_letter, encode_dead_letter
-from ringcast_wire._errors import (
+from ringcast_wire._common import limits, names
+from ringcast_wire._common.backoff import Backoff, RandomSource
+from ringcast_wire._common.errors import (
     AlreadyExistsError,
     ConditionFailedError,
     ErrorCode,
@@ -39,13 +34,27 @@ from ringcast_wire._errors import (
     shown,
     shown_path,
 )
-from ringcast_wire._event_log import EventLog, field_text
-from ringcast_wire._fetch_answers import take_answer
-from ringcast_wire._fetch_payloads import batch_payload, full_payload, heads_payload, partition_payload
-from ringcast_wire._labels import check_label, check_labels
-from ringcast_wire._login import LoginRefusals, NatsLogin, login_refusal, without_passwords
-from ringcast_wire._login_settings import check_login_settings
-from ringcast_wire._messages import (
+from ringcast_wire._common.event_log import EventLog, field_text
+from ringcast_wire._common.labels import check_label, check_labels
+from ringcast_wire._common.rows import check_condition, check_idempotency_key, check_reason, check_row, check_row_id
+from ringcast_wire._common.versions import (
+    NEWEST_WIRE_VERSION,
+    WIRE_VERSION,
+    WIRE_VERSIONS,
+    Reads,
+    check_version_of,
+    version_for,
+)
+from ringcast_wire._common.waits import event_before, event_within
+from ringcast_wire._connections.channel_options import client_channel_options
+from ringcast_wire._connections.login_settings import check_login_settings
+from ringcast_wire._connections.nats_login import LoginRefusals, NatsLogin, login_refusal, without_passwords
+from ringcast_wire._fetches.answers import take_answer
+from ringcast_wire._fetches.payloads import batch_payload, full_payload, heads_payload, partition_payload
+from ringcast_wire._fetches.reply_writer import FetchReplyWriter, PlainRow
+from ringcast_wire._messages.chunks import Chunk, ChunkAssembler, split_chunks
+from ringcast_wire._messages.dead_letters import DeadLetter, dead_letter_id, decode_dead_letter, encode_dead_letter
+from ringcast_wire._messages.messages import (
     DEFAULT_LOAD_FACTOR,
     BatchRequest,
     Change,
@@ -79,7 +88,17 @@ from ringcast_wire._messages import (
     encode,
     encode_record,
 )
-from ringcast_wire._migration import (
+from ringcast_wire._messages.replays import (
+    MAX_REPLAY_WAIT_MS,
+    MAX_REPLAY_WHY_CHARS,
+    ReplayAnswer,
+    ReplayOutcome,
+    ReplayRequest,
+    decode_replay_answer,
+    decode_replay_request,
+    encode_replay,
+)
+from ringcast_wire._ownership.migration import (
     MIGRATING_WIRE_VERSION,
     Migration,
     Stage,
@@ -89,15 +108,17 @@ from ringcast_wire._migration import (
     next_stages,
     stage_name,
 )
-from ringcast_wire._ownership_times import (
+from ringcast_wire._ownership.times import (
     DEFAULT_CALL_BOUND_MS,
     DEFAULT_LEASE_TTL_MS,
     MAX_LEASE_TTL_MS,
     MIN_LEASE_TTL_MS,
     check_ownership_times,
 )
-from ringcast_wire._policies import NO_POLICY, POLICY_RANGES, StorePolicy, check_policy, check_policy_name
-from ringcast_wire._releases import (
+from ringcast_wire._schemas.kinds import SchemaCompatibility, SchemaKind, SchemaMode
+from ringcast_wire._stores.assignment import assign
+from ringcast_wire._stores.policies import NO_POLICY, POLICY_RANGES, StorePolicy, check_policy, check_policy_name
+from ringcast_wire._stores.releases import (
     DEFAULT_GATE,
     GATE_RANGES,
     CertifiedWorker,
@@ -110,28 +131,6 @@ from ringcast_wire._releases import (
     check_gate,
     check_waves,
 )
-from ringcast_wire._replays import (
-    MAX_REPLAY_WAIT_MS,
-    MAX_REPLAY_WHY_CHARS,
-    ReplayAnswer,
-    ReplayOutcome,
-    ReplayRequest,
-    decode_replay_answer,
-    decode_replay_request,
-    encode_replay,
-)
-from ringcast_wire._reply_writer import FetchReplyWriter, PlainRow
-from ringcast_wire._rows import check_condition, check_idempotency_key, check_reason, check_row, check_row_id
-from ringcast_wire._schemas import SchemaCompatibility, SchemaKind, SchemaMode
-from ringcast_wire._versions import (
-    NEWEST_WIRE_VERSION,
-    WIRE_VERSION,
-    WIRE_VERSIONS,
-    Reads,
-    check_version_of,
-    version_for,
-)
-from ringcast_wire._waits import event_before, event_within
 
 __all__ = [
     "Backoff",

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from ringcast_wire._errors import InvalidInputError, shown
-from ringcast_wire._login import without_passwords
+from ringcast_wire._common.errors import InvalidInputError, shown
+from ringcast_wire._connections.nats_login import without_passwords
 
 MAX_SERVICE_ADDRESSES: Final = 64
 """Addresses of one service that a client takes."""

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from ringcast_wire._errors import InvalidInputError, shown
+from ringcast_wire._common.errors import InvalidInputError, shown
 
 GENESIS: Final = "0" * 64
 """What stands in the place of the hash before the first entry."""

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from ringcast_wire import _names as names
-from ringcast_wire._errors import UnavailableError
+from ringcast_wire._common import names
+from ringcast_wire._common.errors import UnavailableError
 from ringcast_wire.buckets import BucketAnswer, StoredRecord, question, stream_of, subject_of
 
 API: Final = "$JS.API"

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from ringcast_wire import _names as names
-from ringcast_wire._errors import UnavailableError
+from ringcast_wire._common import names
+from ringcast_wire._common.errors import UnavailableError
 from ringcast_wire.migrating import said_gone
 
 EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"

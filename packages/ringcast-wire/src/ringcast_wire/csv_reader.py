@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ringcast_wire import _limits as limits
-from ringcast_wire._errors import InvalidInputError, shown
+from ringcast_wire._common import limits
+from ringcast_wire._common.errors import InvalidInputError, shown
 
 MAX_LINE_BYTES: Final = 4 * limits.MAX_ROW_BYTES
 """A row of 1 MiB fits even when half of it is escaped. A field is no longer either."""

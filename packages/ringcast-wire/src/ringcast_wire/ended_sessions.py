@@ -7,7 +7,7 @@ from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-from ringcast_wire._errors import LimitExceededError, ProtocolError
+from ringcast_wire._common.errors import LimitExceededError, ProtocolError
 from ringcast_wire.owner_records import MAX_NUMBER, State
 
 MAX_GONE: Final = 256

@@ -8,17 +8,24 @@ from typing import Final
 import grpc
 from google.protobuf.message import DecodeError
 
-from ringcast_wire._errors import ConditionFailedError, ErrorCode, RingcastError, UnavailableError, error_from_code
-from ringcast_wire._login_settings import read_login_file
-from ringcast_wire._messages import Mode, Role, Strategy
-from ringcast_wire._migration import Stage
-from ringcast_wire._names import (
+from ringcast_wire._common.errors import (
+    ConditionFailedError,
+    ErrorCode,
+    RingcastError,
+    UnavailableError,
+    error_from_code,
+)
+from ringcast_wire._common.names import (
     GRPC_ELSEWHERE_KEY,
     GRPC_ERROR_KEY,
     GRPC_FIELD_KEY,
     GRPC_FOUND_VERSION_KEY,
     GRPC_RETRY_AFTER_KEY,
 )
+from ringcast_wire._connections.login_settings import read_login_file
+from ringcast_wire._connections.service_login import ServiceLogin, read_tokens
+from ringcast_wire._messages.messages import Mode, Role, Strategy
+from ringcast_wire._ownership.migration import Stage
 from ringcast_wire._proto import config_pb2 as pb
 from ringcast_wire._proto import retry_info_pb2
 from ringcast_wire._proto.config_pb2_grpc import (
@@ -26,9 +33,8 @@ from ringcast_wire._proto.config_pb2_grpc import (
     ConfigServiceStub,
     add_ConfigServiceServicer_to_server,
 )
-from ringcast_wire._releases import ReleaseOutcome, ReleaseState
-from ringcast_wire._schemas import SchemaCompatibility, SchemaKind, SchemaMode
-from ringcast_wire._service_login import ServiceLogin, read_tokens
+from ringcast_wire._schemas.kinds import SchemaCompatibility, SchemaKind, SchemaMode
+from ringcast_wire._stores.releases import ReleaseOutcome, ReleaseState
 from ringcast_wire.addresses import TLS_PREFIX
 
 MODES: Final[Mapping[Mode, pb.Mode]] = {mode: getattr(pb, f"MODE_{mode.name}") for mode in Mode}

@@ -2,8 +2,8 @@
 
 A :class:`KeyRing` has keys by id, one of which is active, and says which lists are encrypted. A sealed row has a value
 of base64, and two entries of metadata more: ``enc-alg`` and ``enc-kid``, the algorithm and the id of the key. Row ids
-and other metadata stay as they are, and can't be changed without the key. :mod:`ringcast_wire._sealing` has the
-algorithm.
+and other metadata stay as they are, and can't be changed without the key. The algorithm is in
+:mod:`ringcast_wire._encryption.sealing`.
 
 ``cryptography`` (extra ``encryption``) is imported when the first value is sealed or opened.
 """
@@ -17,13 +17,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ringcast_wire._errors import InvalidInputError, RowRule, ValueSealedError, shown, shown_path
-from ringcast_wire._key_ring_file import KeyRingDocument, make_key, read_key_ring, stamp, write_key_ring
-from ringcast_wire._limits import MAX_METADATA_BYTES, MAX_METADATA_ENTRIES, MAX_ROW_BYTES
-from ringcast_wire._rows import check_row
+from ringcast_wire._common.errors import InvalidInputError, RowRule, ValueSealedError, shown, shown_path
+from ringcast_wire._common.limits import MAX_METADATA_BYTES, MAX_METADATA_ENTRIES, MAX_ROW_BYTES
+from ringcast_wire._common.rows import check_row
+from ringcast_wire._encryption.key_ring_file import KeyRingDocument, make_key, read_key_ring, stamp, write_key_ring
 
 if TYPE_CHECKING:
-    from ringcast_wire._sealing import Cipher
+    from ringcast_wire._encryption.sealing import Cipher
 
 __all__ = [
     "ALGORITHM",
@@ -154,7 +154,7 @@ class _View:
         found = self._ciphers.get(key_id)
         if found is None and (secret := self.state.secrets.get(key_id)) is not None:
             try:
-                from ringcast_wire._sealing import Cipher
+                from ringcast_wire._encryption.sealing import Cipher
             except ImportError:
                 raise InvalidInputError(
                     "key_ring needs the package cryptography: install the extra encryption", field="key_ring"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ringcast_wire import _limits as limits
-from ringcast_wire._names import check_socket_path
+from ringcast_wire._common import limits
+from ringcast_wire._common.names import check_socket_path
 from ringcast_wire._proto import leases_pb2 as pb
 from ringcast_wire._proto.leases_pb2_grpc import LeasesServicer, LeasesStub, add_LeasesServicer_to_server
 

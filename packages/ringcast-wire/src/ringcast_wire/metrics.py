@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-from ringcast_wire._metric import Metric
-from ringcast_wire._metric_table import METRICS, WORKER
-from ringcast_wire._service_metric_table import SERVICE
+from ringcast_wire._metrics.metric import Metric
+from ringcast_wire._metrics.service_table import SERVICE
+from ringcast_wire._metrics.worker_table import METRICS, WORKER
 
 BY_NAME: Final[Mapping[str, Metric]] = MappingProxyType({metric.name: metric for metric in METRICS})
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from ringcast_wire import _names as names
-from ringcast_wire._migration import Migration, Stage
+from ringcast_wire._common import names
+from ringcast_wire._ownership.migration import Migration, Stage
 from ringcast_wire.ended_sessions import Span
 from ringcast_wire.owner_records import Rule, State, Table
 

@@ -10,7 +10,7 @@ import base64
 import binascii
 from typing import Final
 
-from ringcast_wire._errors import InvalidInputError
+from ringcast_wire._common.errors import InvalidInputError
 
 ACCOUNT: Final = 0
 SERVER: Final = 13 << 3

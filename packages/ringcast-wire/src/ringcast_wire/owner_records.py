@@ -11,9 +11,9 @@ from typing import Annotated, Final, NamedTuple, TypeVar, overload
 
 import msgspec
 
-from ringcast_wire import _limits as limits
-from ringcast_wire._errors import LimitExceededError, ProtocolError
-from ringcast_wire._versions import WIRE_VERSION, Reads
+from ringcast_wire._common import limits
+from ringcast_wire._common.errors import LimitExceededError, ProtocolError
+from ringcast_wire._common.versions import WIRE_VERSION, Reads
 
 MAX_STATE_BYTES: Final = limits.MAX_RECORD_BYTES - 256
 """A worker's state, or the term, as JSON: a record with its headers takes no more than any other."""

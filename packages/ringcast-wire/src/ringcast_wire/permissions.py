@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ringcast_wire import _limits as limits
-from ringcast_wire import _names as names
-from ringcast_wire._errors import InvalidInputError
-from ringcast_wire._messages import StoreSettings
+from ringcast_wire._common import limits, names
+from ringcast_wire._common.errors import InvalidInputError
+from ringcast_wire._messages.messages import StoreSettings
 
 SERVICE: Final = "config-service"
 TOOLS: Final = "tools"

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from ringcast_wire._errors import InvalidInputError, UnavailableError, shown
+from ringcast_wire._common.errors import InvalidInputError, UnavailableError, shown
 from ringcast_wire.addresses import split_address
 from ringcast_wire.metrics import Histogram, Metric, Source
 

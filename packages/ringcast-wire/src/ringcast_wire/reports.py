@@ -6,7 +6,17 @@ subscribes, such as a client of NATS. A worker answers from memory, whatever sta
 
 from __future__ import annotations
 
-from ringcast_wire._dry_waves import (
+from ringcast_wire._reports.asking import (
+    JOIN_WITHIN_S,
+    MAX_ANSWERS,
+    MAX_MESSAGES,
+    MAX_ROUND_BYTES,
+    MAX_ROUNDS,
+    ReportAsker,
+    ReportBus,
+    ReportRound,
+)
+from ringcast_wire._reports.dry_waves import (
     MAX_DRY_REASON,
     MAX_DRY_REFUSALS,
     DryRefusal,
@@ -20,13 +30,7 @@ from ringcast_wire._dry_waves import (
     decode_staged_request,
     encode_staged,
 )
-from ringcast_wire._provisional_rows import (
-    MAX_PROVISIONAL_REFUSALS,
-    ProvisionalReport,
-    ProvisionalRequest,
-    ProvisionalState,
-)
-from ringcast_wire._report_messages import (
+from ringcast_wire._reports.messages import (
     MAX_REFUSAL_TEXT,
     MAX_REFUSALS,
     MAX_REPORT_BYTES,
@@ -47,15 +51,11 @@ from ringcast_wire._report_messages import (
     ranges_of,
     spans_of,
 )
-from ringcast_wire._report_round import (
-    JOIN_WITHIN_S,
-    MAX_ANSWERS,
-    MAX_MESSAGES,
-    MAX_ROUND_BYTES,
-    MAX_ROUNDS,
-    ReportAsker,
-    ReportBus,
-    ReportRound,
+from ringcast_wire._reports.provisional_rows import (
+    MAX_PROVISIONAL_REFUSALS,
+    ProvisionalReport,
+    ProvisionalRequest,
+    ProvisionalState,
 )
 
 __all__ = [

@@ -14,12 +14,12 @@ from urllib.parse import unquote
 import jsonschema_rs
 import msgspec
 
-from ringcast_wire import _limits as limits
-from ringcast_wire._compatibility import Budget as Budget
-from ringcast_wire._compatibility import IncompatibleError, compare_avro, compare_json
-from ringcast_wire._errors import InvalidInputError, RowRule, shown
-from ringcast_wire._kept_schemas import KeptSchemas as KeptSchemas
-from ringcast_wire._schemas import SchemaKind
+from ringcast_wire._common import limits
+from ringcast_wire._common.errors import InvalidInputError, RowRule, shown
+from ringcast_wire._schemas.compatibility import Budget as Budget
+from ringcast_wire._schemas.compatibility import IncompatibleError, compare_avro, compare_json
+from ringcast_wire._schemas.kept import KeptSchemas as KeptSchemas
+from ringcast_wire._schemas.kinds import SchemaKind
 from ringcast_wire.key_ring import ALGORITHM_FIELD
 
 MAX_DEPTH: Final = 64
@@ -137,13 +137,13 @@ class _Protobuf:
     """What checks values against a Protobuf message, in the place of a validator of ``jsonschema-rs``."""
 
     def __init__(self, definition: str) -> None:
-        from ringcast_wire import _protobuf, _protobuf_values  # a library that few need
+        from ringcast_wire._schemas import protobuf, protobuf_values  # a library that few need
 
         try:
-            self._values = _protobuf_values.ProtobufValues(_protobuf.parse(definition))
+            self._values = protobuf_values.ProtobufValues(protobuf.parse(definition))
         except ValueError as error:
             raise _wrong(_cut(str(error))) from error
-        self._broken = _protobuf_values.BrokenValueError
+        self._broken = protobuf_values.BrokenValueError
         self.most_bytes = self._values.most_bytes
 
     def is_valid(self, value: str) -> bool:
@@ -172,10 +172,10 @@ def protobuf_definition(descriptors: bytes, message: str) -> str:
     Raises:
         InvalidInputError: it is no such set, or none that can be used.
     """
-    from ringcast_wire import _protobuf
+    from ringcast_wire._schemas import protobuf
 
     try:
-        return _protobuf.read(descriptors, message).definition()
+        return protobuf.read(descriptors, message).definition()
     except ValueError as error:
         raise _wrong(_cut(str(error))) from error
 
@@ -204,14 +204,14 @@ def incompatibility(
     try:
         budget.read(reader, writer)
         if kind is SchemaKind.AVRO:
-            from ringcast_wire import _avro
+            from ringcast_wire._schemas import avro
 
-            compare_avro(_avro.parse(reader, MAX_DEPTH), _avro.parse(writer, MAX_DEPTH), budget)
+            compare_avro(avro.parse(reader, MAX_DEPTH), avro.parse(writer, MAX_DEPTH), budget)
         elif kind is SchemaKind.PROTOBUF:
-            from ringcast_wire import _protobuf
-            from ringcast_wire._protobuf_compatibility import compare_protobuf
+            from ringcast_wire._schemas import protobuf
+            from ringcast_wire._schemas.protobuf_compatibility import compare_protobuf
 
-            both = _protobuf.parsed(reader), _protobuf.parsed(writer)
+            both = protobuf.parsed(reader), protobuf.parsed(writer)
             compare_protobuf(*both, budget, writer_is_newer=writer_is_newer)
         elif kind is SchemaKind.JSON_SCHEMA:
             compare_json(narrow=_decode(writer), wide=_decode(reader), budget=budget)
@@ -285,14 +285,14 @@ def _checked(definition: str) -> tuple[Any, int]:
 
 def _of_avro(definition: str) -> tuple[Any, int]:
     """The JSON Schema of an Avro schema, and how many parts it has; raises as :func:`_checked`."""
-    from ringcast_wire import _avro  # a library that few need
+    from ringcast_wire._schemas import avro  # a library that few need
 
     def compiled(schema: dict[str, Any]) -> Any:
         _parts(schema)
         return _compiled(schema)
 
     try:
-        schema = _avro.to_json_schema(_avro.parse(definition, MAX_DEPTH), compiled)
+        schema = avro.to_json_schema(avro.parse(definition, MAX_DEPTH), compiled)
     except InvalidInputError:
         raise
     except ValueError as error:

@@ -20,9 +20,9 @@ import time
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from ringcast_wire._errors import InvalidInputError, shown, shown_path
-from ringcast_wire._login_settings import check_end, read_login_file, text_lines
-from ringcast_wire._service_login import TOKEN
+from ringcast_wire._common.errors import InvalidInputError, shown, shown_path
+from ringcast_wire._connections.login_settings import check_end, read_login_file, text_lines
+from ringcast_wire._connections.service_login import TOKEN
 
 MAX_PRINCIPAL_LENGTH: Final = 64
 """Characters of the name of a token."""

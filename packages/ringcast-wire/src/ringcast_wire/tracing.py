@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from ringcast_wire._names import HEADER_TRACE
+from ringcast_wire._common.names import HEADER_TRACE
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

@@ -18,10 +18,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ringcast_wire import _limits as limits
-from ringcast_wire import _names as names
-from ringcast_wire._errors import InvalidInputError, shown, shown_path
-from ringcast_wire._login_settings import check_end, text_lines
+from ringcast_wire._common import limits, names
+from ringcast_wire._common.errors import InvalidInputError, shown, shown_path
+from ringcast_wire._connections.login_settings import check_end, text_lines
 from ringcast_wire.permissions import RESERVED, Worker, agent_workers, parse_workers
 from ringcast_wire.tokens import check_principal, digest
 

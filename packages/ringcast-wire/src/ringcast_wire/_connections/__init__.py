@@ -1,0 +1,1 @@
+"""How a process logs in to NATS and to the config service, and keeps its connections."""

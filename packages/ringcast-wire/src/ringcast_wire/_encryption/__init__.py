@@ -1,0 +1,1 @@
+"""Sealed values: the algorithm, and the file of a key ring."""

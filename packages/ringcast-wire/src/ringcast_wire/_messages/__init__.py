@@ -1,0 +1,1 @@
+"""What travels on the bus and stands in its buckets: events, requests, replies and their chunks, records."""

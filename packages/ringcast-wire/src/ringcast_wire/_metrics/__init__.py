@@ -1,0 +1,1 @@
+"""The table of metrics: those of workers, of exclusive ownership and of the config service."""

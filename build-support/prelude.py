@@ -48,7 +48,7 @@ ROOMS = (
             ("_fetches", ("_messages", "_common")),
             ("_reports", ("_messages", "_common")),
             ("_stores", ("_reports", "_messages", "_common")),
-            ("addresses", ()),
+            ("addresses", ("_common",)),
             ("_connections", ("addresses", "_common")),
             ("_encryption", ("_common",)),
             ("_schemas", ()),

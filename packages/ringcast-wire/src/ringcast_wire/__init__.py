@@ -48,7 +48,7 @@ from ringcast_wire._common.versions import (
 from ringcast_wire._common.waits import event_before, event_within
 from ringcast_wire._connections.channel_options import client_channel_options
 from ringcast_wire._connections.login_settings import check_login_settings
-from ringcast_wire._connections.nats_login import LoginRefusals, NatsLogin, login_refusal, without_passwords
+from ringcast_wire._connections.nats_login import LoginRefusals, NatsLogin, login_refusal
 from ringcast_wire._fetches.answers import take_answer
 from ringcast_wire._fetches.payloads import batch_payload, full_payload, heads_payload, partition_payload
 from ringcast_wire._fetches.reply_writer import FetchReplyWriter, PlainRow
@@ -131,6 +131,7 @@ from ringcast_wire._stores.releases import (
     check_gate,
     check_waves,
 )
+from ringcast_wire.addresses import without_passwords
 
 __all__ = [
     "Backoff",

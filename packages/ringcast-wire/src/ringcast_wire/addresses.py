@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from ringcast_wire._common.errors import InvalidInputError, shown
-from ringcast_wire._connections.nats_login import without_passwords
 
 MAX_SERVICE_ADDRESSES: Final = 64
 """Addresses of one service that a client takes."""
@@ -75,3 +74,13 @@ def _refusal(address: str, field: str, min_port: int) -> InvalidInputError:
         f" {min_port} to 65535",
         field=field,
     )
+
+
+def without_passwords(servers: Sequence[str]) -> str:
+    """Addresses for a message: what stands before an ``@`` may be a password, and is left out."""
+    return ", ".join(_bare(server) for server in servers)
+
+
+def _bare(server: str) -> str:
+    scheme, separator, rest = server.rpartition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"

@@ -191,13 +191,3 @@ class LoginRefusals:
     def accepted(self) -> None:
         """An attempt has succeeded."""
         self.words, self._away = "", 0
-
-
-def without_passwords(servers: Sequence[str]) -> str:
-    """Addresses for a message: what stands before an ``@`` may be a password, and is left out."""
-    return ", ".join(_bare(server) for server in servers)
-
-
-def _bare(server: str) -> str:
-    scheme, separator, rest = server.rpartition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"

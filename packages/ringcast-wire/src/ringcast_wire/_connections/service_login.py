@@ -13,8 +13,7 @@ import msgspec
 
 from ringcast_wire._common.errors import InvalidInputError, shown, shown_path
 from ringcast_wire._connections.login_settings import check_login_settings, read_login_file, text_lines
-from ringcast_wire._connections.nats_login import without_passwords
-from ringcast_wire.addresses import TLS_PREFIX
+from ringcast_wire.addresses import TLS_PREFIX, without_passwords
 
 ENV_PREFIX: Final = "RINGCAST_SERVICE_"
 

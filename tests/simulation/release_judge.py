@@ -282,6 +282,9 @@ class ReleaseJudge:
     def _check_proof(self, number: int) -> None:
         self.proven += 1
         recorded = self._model.recorded[number]
+        if recorded.state != "published" or recorded.work:
+            state = f"{recorded.state} {recorded.work}".strip()
+            self._wrong("proof", f"release {number} counts as proven, and is {state}")
         last = recorded.rollout.wave if recorded.rollout is not None else 0
         claims = [self._claims[each] for each in ((number, 0), (number, last)) if each in self._claims]
         if not any(not claim for claim in claims):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -12,21 +13,22 @@ from ringcast_config_service import gates, proof, proofs
 from ringcast_config_service.nats import fleet
 from ringcast_config_service.promql.conditions import Answer, Outcome
 from ringcast_config_service.proof import Fleet, Lack, ProofTarget, Verdict
-from ringcast_config_service.proofs import Look
+from ringcast_config_service.proofs import Look, Proof, Proofs
 from ringcast_config_service.repository import (
     Release,
     ReleaseRepository,
     Step,
     StoreRecord,
     WriteRequest,
+    release_proofs,
     release_steps,
     release_waves,
 )
 from ringcast_config_service.repository.release_records import UNDO, WAVE
-from ringcast_config_service.repository.release_transactions import Ask, Transaction, begin
+from ringcast_config_service.repository.release_transactions import Ask, Transaction, begin, locked
 from ringcast_config_service.repository.sqlite import writer
 from ringcast_config_service.repository.sqlite.releases import SqliteReleases
-from ringcast_wire import ReleaseGate
+from ringcast_wire import ReleaseGate, ReleaseState
 from ringcast_wire.reports import ReportRound
 
 from tests.simulation.agent_variants import Variant
@@ -42,6 +44,7 @@ _step = SqliteReleases.step
 _judge = proof.judge
 _found = gates._found
 _read_fleet = fleet.read_fleet
+_try = Proofs._try
 
 _drivers: WeakKeyDictionary[Database, dict[int, ReleaseService]] = WeakKeyDictionary()
 """Which instance took the last step of each release."""
@@ -180,6 +183,37 @@ def _judge_any_revision(target: ProofTarget, *words: Any, **more: Any) -> Verdic
     return _judge(ProofTarget(target.key, target.history, ranges), *words, **more)
 
 
+def _as_published(release: Release) -> Release:
+    """One that is still being published, as if it were published."""
+    if release.state is not ReleaseState.PUBLISHING:
+        return release
+    return replace(release, state=ReleaseState.PUBLISHED, work="")
+
+
+class _AsPublished:
+    """The releases of a database, as they are taken by the variant."""
+
+    def __init__(self, releases: ReleaseRepository) -> None:
+        self._releases = releases
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._releases, name)
+
+    async def get(self, store: str, number: int) -> Release:
+        return _as_published(await self._releases.get(store, number))
+
+
+async def _try_what_is_under_way(self: Proofs, store: str, number: int) -> Proof:
+    proving: Any = copy.copy(self)
+    proving._releases = _AsPublished(self._releases)
+    return await _try(proving, store, number)
+
+
+def _locked_as_published(sql: Any, store: str, number: int) -> Transaction[tuple[StoreRecord, Release]]:
+    record, release = yield from locked(sql, store, number)
+    return record, _as_published(release)
+
+
 _fleets: WeakKeyDictionary[ReleaseService, dict[str, tuple[float, Fleet]]] = WeakKeyDictionary()
 _OLD_S: Final = 6.0
 
@@ -267,6 +301,11 @@ VARIANTS: Final = {
     ),
     "any_revision": Variant(
         "proves a release that owners have not applied yet", 100, ((proofs, "judge", _judge_any_revision),)
+    ),
+    "proves_what_is_under_way": Variant(
+        "proves a release that is still being published, by what is published of it so far",
+        100,
+        ((Proofs, "_try", _try_what_is_under_way), (release_proofs, "locked", _locked_as_published)),
     ),
     "refusals_do_not_count": Variant(
         "proves a release of which handlers refuse rows", 100, ((proof, "_refusals", _nothing_lacks),)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -52,13 +51,12 @@ class SimClient(SimConnection):
         """Waits for the server."""
         await self.ask(lambda: None)
 
-    async def subscribe(self, subject: str, queue: str = "", cb: Callable[[Any], Any] | None = None) -> SimSubscription:
-        """Subscribes, to what ``cb`` takes or the subscription gives."""
-        subscription = SimSubscription(self, subject)
-        self.callbacks[subject] = at_once(cb) if cb is not None else subscription.take
+    async def subscribe(self, subject: str, queue: str = "", *, cb: Callable[[Any], Any]) -> SimSubscription:
+        """Subscribes, to what ``cb`` takes."""
+        self.callbacks[subject] = at_once(cb)
         if queue:
             self.broker.responders.append(self)
-        return subscription
+        return SimSubscription(self, subject)
 
     async def publish(
         self, subject: str, payload: bytes = b"", reply: str = "", headers: dict[str, str] | None = None
@@ -115,19 +113,6 @@ class SimSubscription:
     def __init__(self, client: SimClient, subject: str) -> None:
         self._client = client
         self._subject = subject
-        self._messages: asyncio.Queue[SimMessage] = asyncio.Queue()
-
-    def take(self, message: SimMessage) -> None:
-        """Keeps what has come."""
-        self._messages.put_nowait(message)
-
-    async def next_msg(self, timeout: float) -> SimMessage:  # as the library has it
-        """The next message."""
-        try:
-            async with asyncio.timeout(timeout):
-                return await self._messages.get()
-        except TimeoutError:
-            raise nats.errors.TimeoutError from None
 
     async def unsubscribe(self) -> None:
         """Ends it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -61,12 +61,12 @@ class Script:
     async def publish(self, subject: str, payload: bytes, reply: str) -> None:
         self.asked.append((subject, json.loads(payload)))
         self._open = list(self._answers.pop(0) if len(self._answers) > 1 else self._answers[0])
+        while self._open:
+            await self._take(self._open.pop(0))
 
-    async def subscribe(self, subject: str) -> Script:
+    async def subscribe(self, subject: str, *, cb: Callable[[Said], Awaitable[None]]) -> Script:
+        self._take = cb
         return self
-
-    async def next_msg(self, timeout: float) -> Said:
-        return self._open.pop(0)
 
     async def unsubscribe(self) -> None:
         assert not self._open
@@ -148,3 +148,15 @@ async def test_of_some_keys_only_those_that_are_there_are_asked_for() -> None:
     assert set(await read_newest(bus, "b", among={"a", "c", "d"}) or ()) == {"a", "c"}
     assert bus.direct() == [["a", "c"]]
     assert await read_newest(Script([info("a")]), "b", among={"d"}) == {}
+
+
+async def test_an_answer_that_stops_midway_is_waited_for_no_longer_than_one_message() -> None:
+    bus = Script([info("a", "b")], [records("a", "b")[:1]])
+    with pytest.raises(TimeoutError, match=r"^no message has come for 0\.01 s$"):
+        await read_newest(bus, "b", answer_s=0.01)
+
+
+async def test_what_comes_behind_an_error_changes_nothing() -> None:
+    bus = Script([info("a")], [[Said(b"", {"Status": "408", "Description": "too slow"}), *records("a")]])
+    with pytest.raises(UnavailableError, match=r"^the KV_b can't be read: 408 too slow$"):
+        await read_newest(bus, "b")

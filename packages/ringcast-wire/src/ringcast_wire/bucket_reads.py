@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple, Protocol
 
@@ -40,8 +40,6 @@ class BucketMessage(Protocol):
 class BucketSubscription(Protocol):
     """What comes to one subject."""
 
-    async def next_msg(self, timeout: float) -> BucketMessage: ...  # as the client of NATS has it
-
     async def unsubscribe(self) -> None: ...
 
 
@@ -54,7 +52,9 @@ class BucketBus(Protocol):
 
     async def publish(self, subject: str, payload: bytes, reply: str) -> None: ...
 
-    async def subscribe(self, subject: str) -> BucketSubscription: ...
+    async def subscribe(
+        self, subject: str, *, cb: Callable[[BucketMessage], Awaitable[None]]
+    ) -> BucketSubscription: ...
 
 
 class _Error(msgspec.Struct):
@@ -229,15 +229,34 @@ class _Reader:
 
     async def _answer(self, keys: Sequence[str]) -> BucketAnswer:
         answer = BucketAnswer(self._bucket, self._stream)
+        whole: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heard = 0
+
+        async def take(message: BucketMessage) -> None:  # to wait for each by itself costs more than to read it
+            nonlocal heard
+            heard += 1
+            if whole.done():
+                return
+            try:
+                if answer.take(message.headers or {}, message.data):
+                    whole.set_result(None)
+            except UnavailableError as error:
+                whole.set_exception(error)
+
         inbox, asked = self._bus.new_inbox(), question(self._bucket, keys)
-        answers = await self._bus.subscribe(inbox)
+        answers = await self._bus.subscribe(inbox, cb=take)
         try:
             await self._bus.publish(f"{self._api}.DIRECT.GET.{self._stream}", asked, reply=inbox)
-            while True:
-                message = await answers.next_msg(timeout=self._answer_s)
-                if answer.take(message.headers or {}, message.data):
-                    return answer
+            before = -1
+            while not whole.done() and before != heard:
+                before = heard
+                await asyncio.wait({whole}, timeout=self._answer_s)
+            if not whole.done():
+                raise TimeoutError(f"no message has come for {self._answer_s:g} s")
+            whole.result()
+            return answer
         finally:
+            whole.cancel()
             await answers.unsubscribe()
 
 

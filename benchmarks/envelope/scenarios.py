@@ -45,7 +45,7 @@ SCENARIOS = (
     Scenario(
         "access",
         "logins by callout, revocations, 10,000 roles, another leader, drains of a service",
-        300,
+        900,
         access.access,
     ),
     Scenario("undo", "until handlers have their old rows again, of a release and a bad wave", 240, undo.undo),

@@ -15,12 +15,14 @@ from ringcast_wire.addresses import MAX_SERVICE_ADDRESSES
 from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin
 
 from ringcast_client._calls.race import first_connected
-from ringcast_client._common.addresses import AGAIN_S, AVOID_S, Addresses, source_of
+from ringcast_client._common.addresses import AVOID_S, Addresses, source_of
 from ringcast_client._common.channel import CHANNEL_OPTIONS, StubWithReason
 from ringcast_client._common.input import check_address
 
 _LOOK_S: Final = 1.0
 """How often the files of the login are looked at: not for each call."""
+_AGAIN_S: Final = 0.1
+"""When all are tried again after all have failed."""
 
 
 class Endpoint:
@@ -127,9 +129,9 @@ class Endpoints:
                 return first
             if (found := await self._raced(deadline_s)) is not None:
                 return found
-            if loop.time() + AGAIN_S >= deadline_s:
+            if loop.time() + _AGAIN_S >= deadline_s:
                 raise UnavailableError(f"no config service can be reached: {self.description}", elsewhere=True)
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(_AGAIN_S)
 
     async def _raced(self, deadline_s: float) -> Endpoint | None:
         """The one that the race finds which is under way, or the one that begins now; ``None``: none by then."""

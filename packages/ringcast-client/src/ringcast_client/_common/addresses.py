@@ -11,8 +11,6 @@ AVOID_S: Final = 3.0
 """For how long an instance gets no calls that has refused one."""
 ATTEMPT_S: Final = 5.0
 """How long the last address that was tried has to connect. Then all are tried from the beginning."""
-AGAIN_S: Final = 0.1
-"""How long after all have failed."""
 _NEXT_S: Final = 0.25
 _ALL_S: Final = 2.0
 

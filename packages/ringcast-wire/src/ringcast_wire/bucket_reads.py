@@ -137,6 +137,11 @@ async def server_time_s(bus: BucketBus, bucket: str, *, api: str = API, answer_s
         raise UnavailableError(f"NATS does not say what time it is by bucket {bucket}: try again") from error
 
 
+def session_counts_s(lease_ttl_ms: int) -> float:
+    """For how long after its last refresh a session may live: it is over after D, less than two lease TTLs."""
+    return 2 * lease_ttl_ms / 1000
+
+
 async def read_sessions(
     bus: BucketBus,
     store: str,
@@ -150,8 +155,8 @@ async def read_sessions(
     """Which of these workers live in a store of exclusive ownership, and the record of each: what is lease there, also
     of a worker under the agent of a host, which has no other.
 
-    A session is over after D, which is less than two lease TTLs; its entry stays for a day. Asks nothing where there is
-    no worker. Otherwise as :func:`read_newest`.
+    The entry of a session that is over stays for a day. Asks nothing where there is no worker. Otherwise as
+    :func:`read_newest`.
     """
     if not workers:
         return {}
@@ -159,7 +164,7 @@ async def read_sessions(
     found = await read_newest(
         bus, bucket, names.session_key("*"), among=entries, api=api, answer_s=answer_s, patience_s=patience_s
     )
-    since_s = await server_time_s(bus, bucket, api=api, answer_s=answer_s) - 2 * lease_ttl_ms / 1000
+    since_s = await server_time_s(bus, bucket, api=api, answer_s=answer_s) - session_counts_s(lease_ttl_ms)
     return {
         entries[entry]: record.data
         for entry, record in (found or {}).items()

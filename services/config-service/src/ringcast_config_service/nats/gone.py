@@ -24,6 +24,7 @@ from ringcast_wire import (
     decode_record,
     names,
 )
+from ringcast_wire.bucket_reads import session_counts_s
 from ringcast_wire.buckets import DELETED, EXPECTED, WRONG_SEQUENCE, fixed, subject_of
 from ringcast_wire.reports import ReportAsker
 
@@ -110,9 +111,8 @@ class GoneWorkers:
                 raise _lives(min(answered), f"it answers for key {key!r}")
 
     async def _check_sessions(self, store: StoreRecord, workers: Sequence[str]) -> None:
-        """A session is over after D, which is less than two lease TTLs."""
         assert store.migration is not None
-        counts_s = 2 * store.migration.lease_ttl_ms / 1000
+        counts_s = session_counts_s(store.migration.lease_ttl_ms)
         bucket = names.owners_bucket(store.name)
         named = {names.session_key(name) for name in workers}
         sessions = await read_newest(self._js, bucket, names.session_key("*"), among=named)

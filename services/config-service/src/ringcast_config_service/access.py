@@ -7,6 +7,8 @@ to anybody every caller may do everything. What workers may do on the bus is dec
 from __future__ import annotations
 
 import asyncio
+import bisect
+import itertools
 import logging
 import re
 from collections.abc import Sequence
@@ -149,15 +151,37 @@ class Access:
             UnavailableError: the database does not answer.
         """
         async with self._loading:  # so that an older answer does not take the place of a newer one
-            before = self._grants
             grants, revoked = await self._repository.role_grants(), await self._repository.revoked_tokens()
-            self._grants, self._revoked = grants, revoked
-            self.version += grants != before
-            found: dict[tuple[str, str], frozenset[Role]] = {}
-            for grant in self._grants:
-                place = grant.principal, grant.store
-                found[place] = found.get(place, frozenset()) | INCLUDED[grant.role]
-            self._roles = found
+            self._revoked = revoked
+            if grants != self._grants:
+                self._know(grants)
+
+    def _know(self, grants: list[RoleGrant]) -> None:
+        found: dict[tuple[str, str], frozenset[Role]] = {}
+        for grant in grants:
+            place = grant.principal, grant.store
+            found[place] = found.get(place, frozenset()) | INCLUDED[grant.role]
+        self._grants, self._roles = grants, found
+        self.version += 1
+
+    async def _know_change(self, place: tuple[str, ...], stored: RoleGrant | None) -> None:
+        """This instance has granted a role (``stored``), or taken one away: that counts here without a reading of all,
+        whose number would make many changes slow."""
+        async with self._loading:
+            known = self._is_known(place)
+            if known is (stored is not None):
+                return
+            at = bisect.bisect_left(self._grants, place, key=_place)
+            self._grants[at : at + known] = [] if stored is None else [stored]
+            first = bisect.bisect_left(self._grants, place[:2], key=_place)
+            same = itertools.takewhile(lambda grant: _place(grant)[:2] == place[:2], self._grants[first:])
+            store, principal, _ = place
+            self._roles[principal, store] = frozenset[Role]().union(*(INCLUDED[grant.role] for grant in same))
+            self.version += 1
+
+    def _is_known(self, place: tuple[str, ...]) -> bool:
+        at = bisect.bisect_left(self._grants, place, key=_place)
+        return at < len(self._grants) and _place(self._grants[at]) == place
 
     async def run(self) -> None:
         """Reads the roles again and again."""
@@ -273,11 +297,17 @@ class Access:
             LimitExceededError: as many as may be are granted.
         """
         grant = RoleGrant(_checked_principal(principal), _checked_store(store), role, 0, by.principal)
-        done = await self._repository.grant_role(grant, by.reason, by.groups)
-        await self.load()
-        if done:
-            log.info("role.granted", principal=principal, store=store, role=role, by=by.principal)
-        return done
+        stored = await self._repository.grant_role(grant, by.reason, by.groups)
+        if stored is None:
+            if not self._is_known(_place(grant)):
+                await self.load()
+            return False
+        if self.unrestricted:  # others may have granted roles that this instance does not know
+            await self.load()
+        else:
+            await self._know_change(_place(grant), stored)
+        log.info("role.granted", principal=principal, store=store, role=role, by=by.principal)
+        return True
 
     async def revoke(self, principal: str, store: str, role: Role, by: Caller) -> bool:
         """Takes a role away; whether it was there.
@@ -289,7 +319,7 @@ class Access:
         done = await self._repository.revoke_role(
             _checked_principal(principal), _checked_store(store), role, Authorship(by.principal, by.reason), by.groups
         )
-        await self.load()
+        await self._know_change((store, principal, role), None)
         if done:
             log.info("role.revoked", principal=principal, store=store, role=role, by=by.principal)
         return done
@@ -315,6 +345,11 @@ class Access:
         for token in tokens:
             log.warning("token.revoked", principal=token.principal, digest=token.digest.hex()[:16], by=by.principal)
         return done
+
+
+def _place(grant: RoleGrant) -> tuple[str, ...]:
+    """What the roles are in the order of."""
+    return grant.store, grant.principal, grant.role
 
 
 def _chosen_tokens(known: Sequence[KnownToken], principal: str, digest: str) -> list[KnownToken]:

@@ -348,8 +348,9 @@ class RoleRepository(Protocol):
     async def role_grants(self) -> list[RoleGrant]:
         """All of them by store, principal and role."""
 
-    async def grant_role(self, grant: RoleGrant, reason: str = "", groups: Sequence[str] = ()) -> bool:
-        """Grants a role at the time of the database's clock; false where it is granted already.
+    async def grant_role(self, grant: RoleGrant, reason: str = "", groups: Sequence[str] = ()) -> RoleGrant | None:
+        """Grants a role at the time of the database's clock, which is in what it returns; ``None`` where it is granted
+        already.
 
         With a reason the role BREAK_GLASS counts as ADMIN. The roles of ``groups`` count as those of
         :attr:`RoleGrant.granted_by`.

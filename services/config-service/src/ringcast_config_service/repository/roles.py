@@ -1,9 +1,9 @@
-"""Which roles may be granted and revoked, decided without a database: from all that are granted, under a lock."""
+"""Which roles may be granted and revoked, decided without a database: from those that are granted, under a lock."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from ringcast_wire import InvalidInputError, LimitExceededError, PermissionDeniedError, Role, shown
 from ringcast_wire.tokens import KnownToken
@@ -14,6 +14,18 @@ from ringcast_config_service.repository.mapping import Record
 
 MAX_GRANTS: Final = 10_000
 MAX_REVOKED_TOKENS: Final = 10_000
+
+GRANTING: Final = (Role.ADMIN, Role.BREAK_GLASS)
+"""The roles with which others are granted and revoked."""
+
+
+class Granted(NamedTuple):
+    """What is granted, as far as a change of the roles of one store has to know it."""
+
+    total: int
+    """How many roles there are, of all stores."""
+    roles: Sequence[RoleGrant]
+    """At least those of :data:`GRANTING` for the store and for all, and those that the principal has for the store."""
 
 
 def to_grants(records: Iterable[Record]) -> list[RoleGrant]:
@@ -28,7 +40,7 @@ def to_digests(records: Iterable[Record]) -> frozenset[bytes]:
     return frozenset(bytes.fromhex(record[0]) for record in records)
 
 
-def may_grant(granted: Sequence[RoleGrant], new: RoleGrant, reason: str = "", groups: Sequence[str] = ()) -> bool:
+def may_grant(granted: Granted, new: RoleGrant, reason: str = "", groups: Sequence[str] = ()) -> bool:
     """Whether the role is to be stored: false where it is there.
 
     Raises:
@@ -38,19 +50,19 @@ def may_grant(granted: Sequence[RoleGrant], new: RoleGrant, reason: str = "", gr
         LimitExceededError: there are too many.
     """
     check_admin(granted, Authorship(new.granted_by, reason), new.store, groups)
-    if any(grant[:3] == new[:3] for grant in granted):
+    if any(grant[:3] == new[:3] for grant in granted.roles):
         return False
-    if not granted and not _is_admin_of_all(new):
+    if not granted.total and not _is_admin_of_all(new):
         raise InvalidInputError(
             f"the first role has to be {Role.ADMIN} of the store {ALL!r}, or nobody could grant another", field="role"
         )
-    if len(granted) >= MAX_GRANTS:
-        raise LimitExceededError(f"{len(granted)} roles are granted, the limit is {MAX_GRANTS}", field="role")
+    if granted.total >= MAX_GRANTS:
+        raise LimitExceededError(f"{granted.total} roles are granted, the limit is {MAX_GRANTS}", field="role")
     return True
 
 
 def may_revoke(
-    granted: Sequence[RoleGrant], principal: str, store: str, role: Role, by: Authorship, groups: Sequence[str] = ()
+    granted: Granted, principal: str, store: str, role: Role, by: Authorship, groups: Sequence[str] = ()
 ) -> bool:
     """Whether there is such a role.
 
@@ -59,8 +71,8 @@ def may_revoke(
         InvalidInputError: it is the last one that lets anybody grant others for all stores.
     """
     check_admin(granted, by, store, groups)
-    found = [grant for grant in granted if grant[:3] == (principal, store, role)]
-    if found and [grant for grant in granted if _is_admin_of_all(grant)] == found:
+    found = [grant for grant in granted.roles if grant[:3] == (principal, store, role)]
+    if found and [grant for grant in granted.roles if _is_admin_of_all(grant)] == found:
         raise InvalidInputError(
             f"{principal!r} is the last {Role.ADMIN} of the store {ALL!r}: make another principal one before",
             field="role",
@@ -68,16 +80,16 @@ def may_revoke(
     return bool(found)
 
 
-def check_admin(granted: Sequence[RoleGrant], by: Authorship, store: str, groups: Sequence[str] = ()) -> None:
+def check_admin(granted: Granted, by: Authorship, store: str, groups: Sequence[str] = ()) -> None:
     """An instance may not know yet that ``by`` is no admin any more, or that roles are granted at all.
 
     Raises:
         PermissionDeniedError: neither it nor one of its groups may.
     """
-    roles = (Role.ADMIN, Role.BREAK_GLASS) if by.reason else (Role.ADMIN,)
+    roles = GRANTING if by.reason else (Role.ADMIN,)
     names = {by.author, *groups, ALL}
-    if granted and not any(
-        grant.role in roles and grant.principal in names and grant.store in (store, ALL) for grant in granted
+    if granted.total and not any(
+        grant.role in roles and grant.principal in names and grant.store in (store, ALL) for grant in granted.roles
     ):
         raise PermissionDeniedError(
             f"principal {shown(by.author, 200)} has no role {Role.ADMIN} for store {shown(store)}, or not any more",
@@ -86,7 +98,7 @@ def check_admin(granted: Sequence[RoleGrant], by: Authorship, store: str, groups
 
 
 def revocable(
-    granted: Sequence[RoleGrant],
+    granted: Granted,
     revoked: frozenset[bytes],
     tokens: Sequence[KnownToken],
     known: Sequence[KnownToken] | None,
@@ -119,7 +131,7 @@ def revocable(
 
 
 def _can_still_grant(
-    granted: Sequence[RoleGrant],
+    granted: Granted,
     revoked: frozenset[bytes],
     known: Sequence[KnownToken] | None,
     issuers: Sequence[str],
@@ -127,7 +139,7 @@ def _can_still_grant(
     """Whether a principal that may grant roles can log in."""
     if known is None:
         return True
-    admins = {grant.principal for grant in granted if _is_admin_of_all(grant)} or {ALL}
+    admins = {grant.principal for grant in granted.roles if _is_admin_of_all(grant)} or {ALL}
     left = {token.principal for token in known if token.digest not in revoked}
     if ALL in admins:
         return bool(left or issuers)

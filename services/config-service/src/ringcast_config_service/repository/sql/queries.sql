@@ -556,9 +556,20 @@ DELETE FROM idempotency_keys WHERE (store, idempotency_key) IN (
 -- Every role that is granted.
 SELECT principal, store, role, granted_at_ms, granted_by FROM role_grants ORDER BY store, principal, role
 
+-- COUNT_ROLES --
+-- How many roles are granted.
+SELECT count(*) FROM role_grants
+
+-- ROLES_TO_CHECK --
+-- What decides whether a role for the store $1 may be granted to the principal $2, or taken from it: the roles $3 and $4
+-- for this store and for all, and its own for this store.
+SELECT principal, store, role, granted_at_ms, granted_by FROM role_grants
+WHERE store IN ('*', $1) AND role IN ($3, $4) OR store = $1 AND principal = $2
+
 -- INSERT_ROLE --
 -- Grants the role $3 for the store $2 to the principal $1; $4 grants it.
 INSERT INTO role_grants (principal, store, role, granted_by, granted_at_ms) VALUES ($1, $2, $3, $4, {now_ms})
+RETURNING granted_at_ms
 
 -- DELETE_ROLE --
 -- Takes it away.

@@ -16,11 +16,12 @@ import nats.errors
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from ringcast_client import ConfigServiceClient, RowWrite
+from ringcast_client.blocking import BlockingBulkWrite, BlockingStoreCalls, ServiceConnection
 from ringcast_meta import LocalCache, open_store
 from ringcast_meta.cluster import service_addresses
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, TcpProxy, until
 from ringcast_wire import InvalidInputError, RingcastError, UnavailableError, names
-from ringcast_wire.grpc import ConfigServiceStub, pb, says_elsewhere
+from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, pb, says_elsewhere
 
 from tests.integration.cli_process import Cli
 
@@ -168,8 +169,9 @@ async def test_what_a_drained_service_does_and_does_not(tmp_path: Path, nats_url
             assert says_elsewhere(refused.value)
             with pytest.raises(grpc.aio.AioRpcError, match="the rest of the answer is not sent"):
                 await to_the_end(listing)
-            with pytest.raises(UnavailableError, match="is draining, and the call was not begun: call another"):
-                await client.put("gateway", "list", "a", "v")
+            async with ConfigServiceClient(service.address, timeout_s=0.5) as hasty:
+                with pytest.raises(UnavailableError, match="is draining, and the call was not begun: call another"):
+                    await hasty.put("gateway", "list", "a", "v")
             connection = await nats.connect(nats_url)
             try:
                 heads = f"config.fetch.gateway.list.{names.FETCH_HEADS}"
@@ -187,6 +189,54 @@ async def test_what_a_drained_service_does_and_does_not(tmp_path: Path, nats_url
                 assert (await health.Check(health_pb2.HealthCheckRequest())).status == SERVING
             finally:
                 await connection.close()
+
+
+async def test_no_call_fails_behind_one_address_when_an_instance_there_drains(tmp_path: Path, nats_url: str) -> None:
+    """As behind a Service of Kubernetes: it leads new connections to other instances, and leaves those that are open
+    where they are. The one that drains says so, and a new connection is made."""
+    cli = cli_of(tmp_path, nats_url)
+    one, two = instance(tmp_path, "one", nats_url), instance(tmp_path, "two", nats_url)
+    with one, two, TcpProxy(port_of(one)) as proxy:
+        address = f"127.0.0.1:{proxy.port}"
+        with ServiceConnection(address, ServiceLogin()) as blocking:
+            async with watched(nats_url) as cache, ConfigServiceClient(address, timeout_s=PATIENCE_S) as client:
+                await id_of(cache, two)
+                await client.create_store("gateway", partition_count=8)
+                stores = BlockingStoreCalls(blocking.stub, PATIENCE_S)
+                await asyncio.to_thread(stores.update_store, "gateway", inline_max_bytes=0)
+                async with client.changes("gateway", "list") as writer:
+                    await writer.put("change-1", "v")
+                    before = proxy.accepted
+                    await drain(cli, await id_of(cache, one))
+                    # The Service has not noticed: the new connections lead to the same instance.
+                    reading = asyncio.create_task(client.get("gateway", "list", ["change-1"]))
+                    changing = asyncio.create_task(writer.put("change-2", "v"))
+                    writing = asyncio.create_task(client.put("gateway", "list", "row-1", "v"))
+                    loading = asyncio.create_task(load(client, "row-2"))
+                    updating = asyncio.create_task(
+                        asyncio.to_thread(stores.update_store, "gateway", inline_max_bytes=1)
+                    )
+                    await until(lambda: proxy.accepted >= before + 3)
+                    proxy.redirect(port_of(two), keep_open=True)
+                    async with asyncio.timeout(PATIENCE_S):
+                        assert [row.value for row in await reading] == ["v"]
+                        assert (await updating).inline_max_bytes == 1
+                        await asyncio.gather(changing, writing, loading)
+                listed = {row.row_id async for row in client.list("gateway", "list")}
+                assert listed == {"change-1", "change-2", "row-1", "row-2"}
+                encoded = [pb.WriteBatch(store="gateway", key="list", sequence=1, rows=[pb.RowWrite(row_id="row-3")])]
+                write = BlockingBulkWrite(blocking.stub, PATIENCE_S)
+                (done,) = await asyncio.to_thread(lambda: list(write.results(encoded)))
+                assert done.result.written == 1
+
+
+def port_of(service: ConfigServiceProcess) -> int:
+    return int(service.address.rpartition(":")[2])
+
+
+async def load(client: ConfigServiceClient, row_id: str) -> None:
+    results = [each async for each in client.bulk_write("gateway", "list", [RowWrite(row_id, "v")])]
+    assert sum(each.written for each in results) == 1
 
 
 async def test_a_client_of_several_addresses_says_which_none_answers(nats_url: str, tmp_path: Path) -> None:

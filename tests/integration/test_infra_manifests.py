@@ -241,7 +241,9 @@ def test_every_argument_and_variable_of_the_service_is_an_option() -> None:
     replicas = the("StatefulSet", "nats")["spec"]["replicas"]
     assert int(arguments["--nats-replicas"]) == replicas
     stop = the("Deployment", "config-service")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
-    assert stop >= seconds_to_stop(float(arguments["--stop-timeout"]))
+    hook, wait_s = service["lifecycle"]["preStop"]["exec"]["command"]
+    assert hook == "sleep"
+    assert stop >= float(wait_s) + seconds_to_stop(float(arguments["--stop-timeout"]))
     assert arguments["--nats-user"] == "config-service"
     # As the clients of the service call it: the certificate is for the name of the Service, and for that of no pod.
     (grpc,) = [port["port"] for port in the("Service", "config-service")["spec"]["ports"] if port["name"] == "grpc"]

@@ -225,6 +225,7 @@ async def test_bad_input_is_refused_before_it_is_sent() -> None:
             (client.put("s", "k/", "a", ""), "key 'k/' is not a valid name"),
             (client.put("s", "k", "", ""), "row_id '' has 0 bytes"),
             (client.get("s", "k", ["a", "b" * 600]), "row_id .* has 600 bytes"),
+            (client.get("s", "k", "abc"), "row_ids 'abc' is a string: a list of row ids is wanted"),
             (anext(client.list("s", "k", partition=9999)), "partition 9999 is out of range"),
             (anext(client.list("s", "k", limit=0)), "limit 0 is out of range"),
             (anext(client.history("s", "k", since=-1)), "since -1 is out of range"),

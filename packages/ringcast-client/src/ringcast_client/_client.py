@@ -34,6 +34,7 @@ from ringcast_client._common.input import (
     check_mark,
     check_partition,
     check_range,
+    check_row_ids,
     check_why,
     slices,
     where,
@@ -280,9 +281,10 @@ class ConfigServiceClient(
         Raises:
             UnknownStoreError: there is no such store.
             UnknownKeyError: nothing was ever written to the key.
+            InvalidInputError: a row id is none, or ``row_ids`` is a string.
             ValueSealedError: a value can't be opened with the key ring of the client.
         """
-        wanted = [check_row_id(row_id) for row_id in row_ids]
+        wanted = check_row_ids(row_ids)
         rows: RowList = []
         for part in slices(wanted, limits.MAX_BATCH_ROWS):
             reply = await self._calls.unary(self._calls.rpc.Get, pb.GetRequest(**where(store, key), row_ids=part))

@@ -126,12 +126,14 @@ class TcpProxy:
         """The network is well again; what is queued is passed on."""
         self._set(_Condition())
 
-    def redirect(self, upstream: int | Path) -> None:
-        """Leads new connections to another server, as a floating address does; the open ones break."""
+    def redirect(self, upstream: int | Path, *, keep_open: bool = False) -> None:
+        """Leads new connections to another server. The open ones break, as with a floating address, or stay where they
+        are (``keep_open``), as with a Service of Kubernetes."""
 
         def change() -> None:
             self._upstream = upstream
-            self._abort_all()
+            if not keep_open:
+                self._abort_all()
 
         _loop().call(change)
 

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import grpc
 from ringcast_wire import InvalidInputError, UnavailableError
@@ -17,6 +17,7 @@ from ringcast_wire.addresses import service_addresses
 from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, says_elsewhere
 
 from ringcast_client._common.addresses import ATTEMPT_S, AVOID_S, next_after_s
+from ringcast_client._common.channel import OWN_CONNECTION
 from ringcast_client._common.input import is_said
 
 _STREAM_S: Final = 10.0
@@ -31,8 +32,9 @@ class ServiceConnection:
 
     An address that does not answer is not waited for: the next one is tried beside it (250 ms later at most), and the
     first that answers takes the calls. They stay there until one fails in a way that another instance may not:
-    it is unreachable, silent, or says that it does not take calls. A failed call is not made again here;
-    :func:`~ringcast_client.blocking.retried` does so, as do the classes beside this one.
+    it is unreachable, silent, or says that it does not take calls. With one address the next calls go over a new
+    connection then: behind it, as behind a load balancer, another instance may take them. A failed call is not made
+    again here; :func:`~ringcast_client.blocking.retried` does so, as do the classes beside this one.
 
     Any thread may use it. It does not cross a fork.
     """
@@ -50,13 +52,14 @@ class ServiceConnection:
         self._instances = [_Instance(address, login, (*options, *more)) for address in found]
         # Not the first of all: else one instance would have all clients.
         self._current = random.choice(self._instances)  # noqa: S311
+        self._former: list[_Instance] = []
+        """What others have taken the place of, until the calls there have ended."""
         self._lock = threading.Lock()
 
     @property
     def stub(self) -> ConfigServiceStub:
-        """The methods of the service. Those of several instances can be called, and nothing else."""
-        several: Any = ServiceMethods(self)
-        return self._current.stub if len(self._instances) == 1 else several
+        """The methods of the service, which can be called, and nothing else."""
+        return cast(ConfigServiceStub, ServiceMethods(self))
 
     @property
     def description(self) -> str:
@@ -65,7 +68,7 @@ class ServiceConnection:
 
     def close(self) -> None:
         """Ends all calls and connections. Calling it twice is harmless."""
-        for instance in self._instances:
+        for instance in (*self._instances, *self._former):
             instance.channel.close()
 
     def __enter__(self) -> Self:
@@ -82,7 +85,8 @@ class ServiceConnection:
         if not self._lock.acquire(timeout=timeout_s):
             raise self.unreachable()
         try:
-            if not self._current.answers:
+            self._close_former()
+            if len(self._instances) > 1 and not self._current.answers:
                 in_turn = self._in_turn()
                 found = _first_that_answers(in_turn, until_s)
                 for instance in in_turn:
@@ -90,7 +94,7 @@ class ServiceConnection:
                         instance.give_up()
                 self._current = found or in_turn[0]
             self._current.called()
-            return self._current, self._current.answers
+            return self._current, self._current.answers or len(self._instances) == 1
         finally:
             self._lock.release()
 
@@ -101,6 +105,23 @@ class ServiceConnection:
     def left(self) -> None:
         """The instance that calls go to does not answer: for a while they go to another."""
         self._current.leave()
+
+    def refused(self, instance: _Instance) -> None:
+        """It has refused a call and says that another may answer it: with one address, over a new connection."""
+        with self._lock:
+            if len(self._instances) > 1 or instance is not self._current:
+                return
+            try:
+                self._current = instance.anew()
+            except InvalidInputError:  # a file of the login can't be read now
+                return
+            self._instances = [self._current]
+            self._former.append(instance)
+
+    def _close_former(self) -> None:
+        for instance in [each for each in self._former if not each.is_called]:
+            self._former.remove(instance)
+            instance.channel.close()
 
     def _in_turn(self) -> list[_Instance]:
         """All of them, from the current one on; those that have refused a call last."""
@@ -125,6 +146,16 @@ class _Instance:
     def _open(self) -> None:
         self.channel = self._login.channel(self.address, self._options)
         self.stub = ConfigServiceStub(self.channel)  # type: ignore[no-untyped-call,unused-ignore]
+
+    def anew(self) -> _Instance:
+        """The same address, with a connection of its own; raises as :meth:`ServiceLogin.channel`."""
+        options = tuple(option for option in self._options if option not in OWN_CONNECTION)
+        return _Instance(self.address, self._login, (*options, *OWN_CONNECTION))
+
+    @property
+    def is_called(self) -> bool:
+        """Whether calls go on over the channel."""
+        return self._calls > 0
 
     def called(self) -> None:
         """A call is made over the channel."""
@@ -231,13 +262,18 @@ def _called(
             raise connection.unreachable()
         timeout_s = max(0.001, timeout_s - (time.monotonic() - began_s))
 
+    def ended(error: Any) -> None:
+        instance.ended(error)
+        if error is not None and says_elsewhere(error):
+            connection.refused(instance)
+
     def stream_ended(call: Any) -> None:
-        instance.ended(None if call.code() is grpc.StatusCode.OK else call)
+        ended(None if call.code() is grpc.StatusCode.OK else call)
 
     try:
         answer = getattr(instance.stub, name)(*words, timeout=timeout_s, **settings)
     except BaseException as error:
-        instance.ended(error if isinstance(error, grpc.RpcError) else None)
+        ended(error if isinstance(error, grpc.RpcError) else None)
         raise
     if isinstance(answer, grpc.Future):
         answer.add_done_callback(stream_ended)

@@ -54,6 +54,10 @@ _BROKEN: Final = frozenset(
 """What a connection that breaks, or a proxy, ends a call with whose request the service may have."""
 
 
+_AGAIN_S: Final = 0.1
+"""From a call that an instance has refused to the next one behind the same address."""
+
+
 class Method:
     """A method of the service, called at the instance that calls go to."""
 
@@ -78,9 +82,9 @@ class Methods:
 class Calls:
     """Calls to the config service, between :meth:`open` and :meth:`close`. Any number of them may be made at once.
 
-    Where it has several addresses, a call that an instance refuses, or that could not be sent, goes to another, within
-    its time-out. Reads do so too when the connection breaks. After a call that was not answered in time, the next ones
-    go to another.
+    A call that an instance refuses since it drains is made at another, within its time-out; with one address over a new
+    connection. Where there are several addresses, a call that could not be sent goes to another as well, and so do
+    reads when the connection breaks. After a call that was not answered in time, the next ones go to another.
 
     ``reason``: why, as each of them says; empty: nothing.
     """
@@ -160,7 +164,7 @@ class Calls:
                 try:
                     return await method(request, timeout=_left_s(deadline_s), metadata=metadata)
                 except grpc.aio.AioRpcError as error:
-                    if self._goes_elsewhere(method.name, endpoint, error, deadline_s):
+                    if await self._goes_elsewhere(method.name, endpoint, error, deadline_s):
                         continue
                     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                         self._endpoints.left(endpoint)  # it hangs, perhaps: the next calls go to another
@@ -192,7 +196,7 @@ class Calls:
                     begun = True
                     yield message
             except grpc.aio.AioRpcError as error:
-                if begun or not self._goes_elsewhere(method.name, endpoint, error, deadline_s):
+                if begun or not await self._goes_elsewhere(method.name, endpoint, error, deadline_s):
                     raise self.error(error, method) from error
             except TimeoutError:
                 self._endpoints.left(endpoint)
@@ -211,17 +215,24 @@ class Calls:
         """What opens the streams of one writer, one after the other."""
         return Streams(self, self._endpoints, getattr(self.rpc, name), metadata)
 
-    def _goes_elsewhere(self, name: str, endpoint: Endpoint, error: grpc.aio.AioRpcError, deadline_s: float) -> bool:
-        """Whether a call that has failed is to be made at another instance."""
-        if error.code() is not grpc.StatusCode.UNAVAILABLE or not self._endpoints.several:
+    async def _goes_elsewhere(
+        self, name: str, endpoint: Endpoint, error: grpc.aio.AioRpcError, deadline_s: float
+    ) -> bool:
+        """Whether a call that has failed is to be made at another instance. Behind a single address it takes a pause
+        before: none may be ready yet."""
+        if error.code() is not grpc.StatusCode.UNAVAILABLE:
             return False
         if is_said(error):
-            again = says_elsewhere(error)
-        else:
-            again = name in _READS or _NOT_SENT.search(error.details() or "") is not None
-        if again:
+            if not says_elsewhere(error):
+                return False
+            self._endpoints.refused(endpoint)
+            if not self._endpoints.several:
+                await asyncio.sleep(_AGAIN_S)
+        elif self._endpoints.several and (name in _READS or _NOT_SENT.search(error.details() or "") is not None):
             self._endpoints.left(endpoint)
-        return again and asyncio.get_running_loop().time() < deadline_s
+        else:
+            return False
+        return asyncio.get_running_loop().time() < deadline_s
 
     def unknown(self) -> OutcomeUnknownError:
         """The error of a write that was sent and not answered in time."""
@@ -294,5 +305,5 @@ class Streams:
         """What a stream broke with; the next goes to another instance if this one says so."""
         found = self._calls.error(error)
         if isinstance(found, UnavailableError) and self._endpoint is not None:
-            self._endpoints.left(self._endpoint)
+            (self._endpoints.refused if found.elsewhere else self._endpoints.left)(self._endpoint)
         return found

@@ -16,7 +16,7 @@ from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin
 
 from ringcast_client._calls.race import first_connected
 from ringcast_client._common.addresses import AVOID_S, Addresses, source_of
-from ringcast_client._common.channel import CHANNEL_OPTIONS, StubWithReason
+from ringcast_client._common.channel import CHANNEL_OPTIONS, OWN_CONNECTION, StubWithReason
 from ringcast_client._common.input import check_address
 
 _LOOK_S: Final = 1.0
@@ -26,11 +26,12 @@ _AGAIN_S: Final = 0.1
 
 
 class Endpoint:
-    """One instance; its channel connects when it is needed."""
+    """One instance; its channel connects when it is needed. ``fresh``: with a connection that no other channel has."""
 
-    def __init__(self, address: str, login: ServiceLogin, reason: str) -> None:
+    def __init__(self, address: str, login: ServiceLogin, reason: str, *, fresh: bool = False) -> None:
         self.address = address
-        self.channel: grpc.aio.Channel = login.aio_channel(address, CHANNEL_OPTIONS)
+        options = (*CHANNEL_OPTIONS, *OWN_CONNECTION) if fresh else CHANNEL_OPTIONS
+        self.channel: grpc.aio.Channel = login.aio_channel(address, options)
         stub: Any = ConfigServiceStub(self.channel)  # type: ignore[no-untyped-call,unused-ignore]
         self.stub: Any = StubWithReason(stub, reason) if reason else stub
         self.avoid_until_s = 0.0
@@ -110,6 +111,13 @@ class Endpoints:
         """A call has failed there, which another may answer, or was not answered."""
         endpoint.avoid_until_s = asyncio.get_running_loop().time() + AVOID_S
 
+    def refused(self, endpoint: Endpoint) -> None:
+        """It has refused a call and says that another may answer it. Where there is one address, that one may be behind
+        it too, as behind a load balancer or a Service of Kubernetes: a new connection leads there."""
+        self.left(endpoint)
+        if not self.several and self._endpoints.get(endpoint.address) is endpoint:
+            self._replace(endpoint)
+
     async def settle(self, deadline_s: float) -> Endpoint:
         """One that is connected, as far as is known; with one address that one, connected or not.
 
@@ -157,10 +165,13 @@ class Endpoints:
 
     def _give_up(self, endpoint: Endpoint) -> None:
         """Ends the attempt to connect to one that has lost a race."""
-        if endpoint.state is not grpc.ChannelConnectivity.CONNECTING:
-            return
+        if endpoint.state is grpc.ChannelConnectivity.CONNECTING:
+            self._replace(endpoint)
+
+    def _replace(self, endpoint: Endpoint) -> None:
+        """Has the next calls at its address go over another connection."""
         try:
-            fresh = Endpoint(endpoint.address, self._login, self._reason)
+            fresh = Endpoint(endpoint.address, self._login, self._reason, fresh=True)
         except InvalidInputError:  # a file of the login can't be read now
             return
         fresh.avoid_until_s = endpoint.avoid_until_s

@@ -16,6 +16,9 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.keepalive_timeout_ms", 10_000),
 )
 
+OWN_CONNECTION: Final = (("grpc.use_local_subchannel_pool", 1),)
+"""Of a channel that takes the place of one with the same address, whose connection it would get otherwise."""
+
 
 class StubWithReason:
     """A stub whose calls all say why they are made."""

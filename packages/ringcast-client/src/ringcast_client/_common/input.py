@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from ringcast_wire import InvalidInputError, check_idempotency_key, check_reason, limits, names, shown
+from ringcast_wire import InvalidInputError, check_idempotency_key, check_reason, check_row_id, limits, names, shown
 from ringcast_wire.addresses import check_service_address
 
 _MAX_JOB_ID_BYTES: Final = 100
@@ -50,6 +50,17 @@ def check_mark(idempotency_key: str | None) -> str:
 def check_why(reason: str | None) -> str:
     """As the message has it: empty for none."""
     return "" if reason is None else check_reason(reason)
+
+
+def check_row_ids(row_ids: Sequence[str]) -> list[str]:
+    """The row ids of a request, as a list.
+
+    Raises:
+        InvalidInputError: one is none, or they are a string, whose characters would be taken for ids.
+    """
+    if isinstance(row_ids, str):
+        raise InvalidInputError(f"row_ids {shown(row_ids)} is a string: a list of row ids is wanted", field="row_ids")
+    return [check_row_id(row_id) for row_id in row_ids]
 
 
 def check_job_id(job_id: str | None) -> str:

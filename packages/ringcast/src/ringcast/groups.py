@@ -56,12 +56,17 @@ class HeldPartition:
 
 @dataclass(frozen=True, slots=True)
 class GroupPosition:
-    """A group of a config key, by the partitions that it has ever delivered."""
+    """A group of a config key, by the partitions that it has ever delivered.
+
+    ``unreadable``: those besides whose position this build can't read, as a newer agent writes it. An agent of this
+    build hands all rows of such a partition over again.
+    """
 
     store: str
     key: str
     group: str
     partitions: tuple[HeldPartition, ...]
+    unreadable: tuple[int, ...] = ()
 
 
 async def read_groups(
@@ -87,18 +92,21 @@ async def read_groups(
         async with answered_within(urls, timeout_s):
             seals = await _seals(client, store, names.seal_key(key or "*", group or "*", "*"), timeout_s)
             leases = await read_bucket(client, names.LEASES_BUCKET, timeout_s=timeout_s) or {}
-        found: dict[tuple[str, str], list[tuple[int, GroupSeal]]] = {}
-        for (of_key, name, partition), (_, seal) in seals.items():
-            found.setdefault((of_key, name), []).append((partition, seal))
+        found: dict[tuple[str, str], dict[int, GroupSeal | None]] = {}
+        for (of_key, name, partition), (_, seal) in sorted(seals.items(), key=lambda item: item[0]):
+            found.setdefault((of_key, name), {})[partition] = seal
         heads = {of_key: await _heads(client, store, of_key, timeout_s) for of_key in sorted({at[0] for at in found})}
     return [
         GroupPosition(
             store,
             of_key,
             name,
-            tuple(_partition(number, seal, leases, heads[of_key]) for number, seal in sorted(found[of_key, name])),
+            tuple(
+                _partition(number, seal, leases, heads[of_key]) for number, seal in of_group.items() if seal is not None
+            ),
+            tuple(number for number, seal in of_group.items() if seal is None),
         )
-        for of_key, name in sorted(found)
+        for (of_key, name), of_group in found.items()
     ]
 
 
@@ -117,7 +125,8 @@ async def reset_group(
     it has and begins again.
 
     Raises:
-        InUseError: a process that lives delivers the group, and ``force`` is not set.
+        InUseError: a process that lives delivers the group, or may since a position can't be read, and ``force`` is
+            not set.
         InvalidInputError: there is no such group.
         UnavailableError: NATS does not answer, does not allow it, or the group goes on writing.
     """
@@ -154,9 +163,15 @@ async def _reset(client: ToolBus, store: str, key: str, group: str, force: bool,
 
 
 def _check_free(
-    what: str, seals: Mapping[tuple[str, str, int], tuple[int, GroupSeal]], leases: Mapping[str, bytes] | None
+    what: str, seals: Mapping[tuple[str, str, int], tuple[int, GroupSeal | None]], leases: Mapping[str, bytes] | None
 ) -> None:
-    for (_, _, partition), (_, seal) in sorted(seals.items()):
+    for (_, _, partition), (_, seal) in sorted(seals.items(), key=lambda item: item[0]):
+        if seal is None:
+            raise InUseError(
+                f"the position of group {what} in partition {partition} can't be read by this build: whether a process "
+                "delivers it is not known; use a newer ringcast, or force",
+                field="group",
+            )
         record = _lease(seal, leases or {})
         if record is not None:
             raise InUseError(
@@ -177,18 +192,23 @@ async def _forget(
 
 async def _seals(
     client: ToolBus, store: str, keys: str, timeout_s: float
-) -> dict[tuple[str, str, int], tuple[int, GroupSeal]]:
+) -> dict[tuple[str, str, int], tuple[int, GroupSeal | None]]:
+    """By key, group and partition: the revision of the entry, and what it says if this build can read it."""
     entries = await read_bucket_entries(client, names.groups_bucket(store), keys, timeout_s=timeout_s)
     if entries is None:
         if await read_bucket(client, names.meta_bucket(store), timeout_s=timeout_s) is None:
             raise UnknownStoreError(f"store {store!r} does not exist", field="store")
         raise UnavailableError(f"store {store!r} has no bucket of groups: its config service has not made it")
-    seals = {}
+    seals: dict[tuple[str, str, int], tuple[int, GroupSeal | None]] = {}
     for name, (revision, data) in entries.items():
         try:
-            seals[names.parse_seal_key(name)] = revision, decode_record(data, GroupSeal)
+            place = names.parse_seal_key(name)
         except ProtocolError:
-            continue  # an agent takes it for none, too
+            continue  # no agent writes such a key
+        try:
+            seals[place] = revision, decode_record(data, GroupSeal)
+        except ProtocolError:
+            seals[place] = revision, None
     return seals
 
 

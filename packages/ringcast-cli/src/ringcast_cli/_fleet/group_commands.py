@@ -38,6 +38,8 @@ def list_groups(context: click.Context, store: str, key: str | None) -> None:
     elif found:
         columns = ["group", "store/key", "partitions", "held", "behind", "unsettled", "hosts"]
         print_table(columns, [_row(each) for each in found], right=frozenset({2, 3, 4, 5}))
+        for each in found:
+            _say_unreadable(each)
     else:
         click.echo(f"{store if key is None else f'{store}/{key}'} has no groups")
 
@@ -60,6 +62,7 @@ def show(context: click.Context, store: str, key: str, group: str) -> None:
     columns = ["partition", "revision", "behind", "unsettled", "holder", "lives", "host", "pid", "sealed", "history"]
     rows = [_partition(each) for each in found[0].partitions]
     print_table(columns, rows, right=frozenset({0, 1, 2, 3, 7}))
+    _say_unreadable(found[0])
 
 
 @groups.command()
@@ -82,15 +85,25 @@ def reset(context: click.Context, store: str, key: str, group: str, force: bool)
         click.echo(f"group {group} of {store}/{key} begins again in {count} partitions")
 
 
+def _say_unreadable(group: GroupPosition) -> None:
+    if group.unreadable:
+        click.echo(
+            f"ringcast: group {group.group} of {group.store}/{group.key} has positions that this build can't read, in "
+            f"{len(group.unreadable)} partitions (partition {group.unreadable[0]}, for one): use a newer ringcast",
+            err=True,
+        )
+
+
 def _row(group: GroupPosition) -> list[str]:
     held = [each for each in group.partitions if each.alive]
     known = [each.behind for each in group.partitions if each.behind is not None]
-    behind = str(sum(known)) if len(known) == len(group.partitions) else f"{sum(known)} or more"
+    all_known = len(known) == len(group.partitions) and not group.unreadable
+    behind = str(sum(known)) if all_known else f"{sum(known)} or more"
     hosts = sorted({each.host for each in held if each.host is not None})
     return [
         group.group,
         f"{group.store}/{group.key}",
-        str(len(group.partitions)),
+        str(len(group.partitions) + len(group.unreadable)),
         str(len(held)),
         behind,
         str(sum(len(each.pending) for each in group.partitions)),

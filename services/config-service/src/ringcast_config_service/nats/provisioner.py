@@ -78,6 +78,8 @@ class Provisioner:
         """Why each store that is not provided for is not."""
         self.states = StreamStates()
         """What was found of each stream."""
+        self._newer: set[str] = set()
+        """The streams that a newer build has made, or changed: they are left as they are."""
         self._smaller: dict[str, int] = {}
         """The size of each stream that has less room than it should have."""
         self.on_made: Callable[[], None] = lambda: None
@@ -259,10 +261,16 @@ class Provisioner:
             await self._make(config)
             return
         self.states.saw(config, info)
+        self._say_newer(config.name, streams.layout_of(info.config))
         if changes := streams.differences(config, info.config):
             await self._change(config, info.config, changes)
         else:
             self._has_size(config, info.config.max_bytes)
+
+    def _say_newer(self, name: str, layout: int) -> None:
+        if layout > streams.LAYOUT and name not in self._newer:
+            self._newer.add(name)
+            log.info("provision.newer_stream", stream=name, layout=layout, known=streams.LAYOUT)
 
     async def _make(self, config: StreamConfig) -> None:
         """Makes a stream, smaller than it should be where there is no more room: a small one is better than none."""

@@ -36,6 +36,10 @@ WISHES_BYTES: Final = 8 * limits.MIB
 """Room for the largest record of each of the 100 keys that a store may have."""
 SMALLEST_BYTES: Final = limits.MIB
 """What a stream gets at least where there is less room than it should have."""
+LAYOUT: Final = 1
+"""The number of what this module says. Raise it with each change: an older build then leaves the streams as a newer one
+has made them, in place of changing them back."""
+_LAYOUT_KEY: Final = "ringcast.layout"
 _RAISED_ONLY: Final = frozenset({"deny_delete", "deny_purge", "allow_msg_ttl"})
 """What a server does not let be undone."""
 
@@ -141,6 +145,7 @@ _COMMON: Final[dict[str, Any]] = {
     "duplicate_window": DUPLICATE_WINDOW_S,
     "allow_direct": True,
     "allow_rollup_hdrs": False,
+    "metadata": {_LAYOUT_KEY: str(LAYOUT)},
 }
 
 
@@ -163,6 +168,7 @@ def _bucket(
         deny_delete=True,
         deny_purge=True,
         placement=_placement(tags),
+        metadata={_LAYOUT_KEY: str(LAYOUT)},
     )
 
 
@@ -185,9 +191,23 @@ _COMPARED: Final = (
 _NONE: Final = (None, 0, 0.0, -1, False)
 
 
+def layout_of(found: StreamConfig) -> int:
+    """The :data:`LAYOUT` of the build that made a stream or changed it last; 1 where that had none."""
+    said = (found.metadata or {}).get(_LAYOUT_KEY, "")
+    return int(said) if said.isascii() and said.isdigit() and len(said) < _LAYOUT_DIGITS else 1
+
+
+_LAYOUT_DIGITS: Final = 10
+
+
 def differences(wanted: StreamConfig, found: StreamConfig) -> dict[str, Any]:
-    """What to change in a stream that is there. Its storage can't be, and its replicas are left as they are."""
+    """What to change in a stream that is there: nothing where a newer build has made it. Its storage can't be changed,
+    and its replicas are left as they are."""
     changes: dict[str, Any] = {}
+    if layout_of(found) > LAYOUT:
+        return changes
+    if layout_of(found) < LAYOUT:
+        changes["metadata"] = {**(found.metadata or {}), **(wanted.metadata or {})}
     for name in _COMPARED:
         new, old = getattr(wanted, name), getattr(found, name)
         if new == old or (new in _NONE and old in _NONE) or (name in _RAISED_ONLY and old):

@@ -23,7 +23,7 @@ import pytest
 import yaml
 from ringcast import WorkerConfig
 from ringcast._protocol.sticky.leader import LeaderTimes
-from ringcast_config_service.app import App
+from ringcast_config_service import app as service_app
 from ringcast_config_service.config import Config
 from ringcast_heartbeat_agent import app as agent_app
 from ringcast_heartbeat_agent.config import Config as AgentConfig
@@ -64,7 +64,7 @@ def as_option(variable: str, prefix: str = PREFIX) -> str:
 
 def seconds_to_stop(stop_timeout_s: float) -> float:
     """How long an orderly stop of the service takes at the most: its phases one after the other."""
-    phases = inspect.getsource(App._shut).count("bounded(")
+    phases = inspect.getsource(service_app).count("bounded(")
     assert phases >= 5
     return phases * stop_timeout_s + 1
 

@@ -105,6 +105,7 @@ GOALS = (
     ),
     Goal("worst crash under an agent", "ownership", "jump", "crash under an agent, dark at most_ms", 200),
     Goal("worst crash under an agent", "ownership", "sticky", "crash under an agent, dark at most_ms", 200),
+    Goal("busiest of 20 workers over the mean, by load", "balance", "20 workers", "by load, busiest over mean", 1.25),
     Goal(
         "change to all subscribers beside a bare NATS KV, p50",
         "peers",

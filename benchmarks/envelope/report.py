@@ -204,6 +204,14 @@ SECTIONS = (
         "leaves and another joins. With `jump` no worker leads, and one of the peers is measured.",
     ),
     Section(
+        "balance",
+        "Balance by load",
+        "Twenty workers of a store of exclusive ownership share 256 partitions out, which are written at rates that "
+        "fall by their rank to the power of 0.6, in no order of their numbers. How busy a worker is, is taken from "
+        "these rates: first while each has as many partitions as the others, then the worst second of the last third "
+        "of the time in which the leader balances by what the workers report.",
+    ),
+    Section(
         "control",
         "Who calls, and what is allowed",
         "Puts of single rows over TLS, each with a token, into a service that lets everybody in and writes no audit "

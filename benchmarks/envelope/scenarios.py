@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.envelope import (
     access,
+    balance,
     bootstrap,
     changes,
     control,
@@ -41,6 +42,7 @@ SCENARIOS = (
         rebalance.ownership,
     ),
     Scenario("leader", "what the leader of a key takes with `sticky`, and a peer with `jump`", 3600, leader.leader),
+    Scenario("balance", "how even 20 workers get whose partitions are written unequally", 900, balance.balance),
     Scenario("control", "what tokens, roles, policies and the audit log cost a put", 320, control.control),
     Scenario(
         "access",

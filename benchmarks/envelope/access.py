@@ -6,6 +6,7 @@ Logins have a peer in the same run: workers that are named in the server's files
 from __future__ import annotations
 
 import asyncio
+import gc
 import statistics
 import time
 import urllib.request
@@ -17,7 +18,8 @@ from typing import Any, Final
 
 import nats
 from nats.aio.client import Client
-from ringcast_client import ConfigServiceClient
+from ringcast import Worker
+from ringcast_client import ConfigServiceClient, RowWrite
 from ringcast_meta import LocalCache, open_store
 from ringcast_meta.cluster import MemberKind, MemberState, members_of, want_active, want_drain
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, PostgresServer, until, until_done
@@ -33,6 +35,11 @@ from tests.integration.callout_nats import SCOPE, CalloutNats
 ACCESS: Final = "access"
 _AT_ONCE: Final = 16
 _STATIC: Final = "worker-0"
+_KEY: Final = "blocklist"
+_WAVE: Final = 20
+"""Workers that come, or go, at the same time."""
+_FLEET_S: Final = 300.0
+_LOOK_S: Final = 0.1
 
 Figures = dict[str, Figure]
 
@@ -44,6 +51,7 @@ def access(run: Run) -> None:
     ] = (
         ("logins", {"rounds": run.size(5, 1), "logins": run.size(400, 20), "at_once": _AT_ONCE}, _logins),
         ("revocation", {"rounds": run.size(5, 1), "connections": run.size(100, 4)}, _revocation),
+        ("fleet of one token", {"workers": run.size(300, 6), "partitions": run.size(1_024, 16)}, _fleet),
         ("many roles", {"rounds": run.size(16, 2), "roles": run.size(10_000, 50), "puts": run.size(500, 20)}, _roles),
         ("another leader", {"rounds": run.size(5, 1), "lease_s": run.size(15, 3)}, _leaders),
         ("drains", {"rounds": run.size(8, 1)}, _drains),
@@ -140,6 +148,53 @@ def _are_as_many(one: Sequence[object], other: Sequence[object]) -> bool:
 
 async def _log_in_again(server: CalloutNats) -> None:
     await (await _connected(server, "fleet-0")).close()
+
+
+async def _fleet(directory: Path, params: Mapping[str, int]) -> Figures:
+    """Workers come and go, for none of which a file of the server or the service says more than for the first."""
+    partitions = params["partitions"]
+    server = CalloutNats(directory, workers={"fleet-*": SCOPE})
+    with server, server.service(directory) as service:
+        async with ConfigServiceClient(service.address) as client:
+            await client.create_store("gateway", partition_count=partitions)
+            rows = [RowWrite(f"row{number}", "v") for number in range(4 * partitions)]
+            assert [batch async for batch in client.bulk_write("gateway", _KEY, rows)]
+        workers = [server.worker(f"fleet-{number}") for number in range(params["workers"])]
+        gc.disable()  # as in a process of each: one heap of all of them would be looked through as often
+        try:
+            began = time.perf_counter()
+            for start in range(0, len(workers), _WAVE):
+                await asyncio.gather(*(worker.start() for worker in workers[start : start + _WAVE]))
+                await _hold_all(workers[: start + _WAVE], len(rows))
+            joined_s = time.perf_counter() - began
+            stay = workers[::2]
+            began = time.perf_counter()
+            for start in range(1, len(workers), 2 * _WAVE):
+                await asyncio.gather(*(worker.stop() for worker in workers[start : start + 2 * _WAVE : 2]))
+            await _hold_all(stay, len(rows))
+            left_s = time.perf_counter() - began
+        finally:
+            gc.enable()
+            await asyncio.gather(*(worker.stop() for worker in workers))
+        refused = server.violations()
+        if refused:
+            raise RuntimeError(f"the server refused {len(refused)} times, first: {refused[0]}")
+    return {"until all have joined": Figure(joined_s, "s"), "until half have left": Figure(left_s, "s")}
+
+
+async def _hold_all(workers: Sequence[Worker], rows: int) -> None:
+    """Waits until each is ready and all together hold every row once.
+
+    Raises:
+        TimeoutError: that takes too long.
+    """
+    async with asyncio.timeout(_FLEET_S):
+        while True:
+            if all(worker.health().ready for worker in workers):
+                held = sum(worker.row_count(_KEY) for worker in workers)
+                if held == rows:
+                    return
+            await asyncio.sleep(_LOOK_S)
 
 
 async def _roles(directory: Path, params: Mapping[str, int]) -> Figures:

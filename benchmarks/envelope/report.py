@@ -222,9 +222,10 @@ SECTIONS = (
         "access",
         "Logins, revocations, leaders and drains",
         "Connections of workers whose tokens the config service checks for NATS (the auth callout), beside those of a "
-        "worker in the server's own files; the end of all connections of a token that was removed; puts into a service "
-        "that 10,000 others have roles in, beside one where none has; the time until another instance leads "
-        "maintenance, once the one that led was killed; and until an instance is drained, and takes calls again.",
+        "worker in the server's own files; the end of all connections of a token that was removed; 300 workers of one "
+        "token that come, 20 at a time, and of which half go; puts into a service that 10,000 others have roles in, "
+        "beside one where none has; the time until another instance leads maintenance, once the one that led was "
+        "killed; and until an instance is drained, and takes calls again.",
     ),
     Section(
         "undo",

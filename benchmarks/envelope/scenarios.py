@@ -46,8 +46,8 @@ SCENARIOS = (
     Scenario("control", "what tokens, roles, policies and the audit log cost a put", 320, control.control),
     Scenario(
         "access",
-        "logins by callout, revocations, 10,000 roles, another leader, drains of a service",
-        900,
+        "logins by callout, revocations, a fleet of 300, 10,000 roles, another leader, drains of a service",
+        1_200,
         access.access,
     ),
     Scenario("undo", "until handlers have their old rows again, of a release and a bad wave", 240, undo.undo),

@@ -27,7 +27,6 @@ from ringcast_config_service.nats.streams import (
     StreamSizes,
     differences,
     groups,
-    layout_of,
     leases,
     of_store,
     owners,
@@ -301,38 +300,6 @@ async def test_a_broker_that_does_not_answer(sqlite_bench: Bench, store: Any, tm
             await asyncio.to_thread(server.kill)
             with pytest.raises(UnavailableError, match="it is tried again once NATS answers"):
                 await provisioner.ensure(store)
-
-
-async def test_a_stream_of_a_newer_build_is_left_as_it_is(
-    sqlite_bench: Bench,
-    store: Any,
-    nats_server: NatsServer,  # of this test alone: the bucket of leases is everybody's
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO)
-    async with provisioning(sqlite_bench, nats_server.url, _SMALL) as (provisioner, js, _, _):
-        await provisioner.ensure(store)
-        bucket = f"KV_{names.nodes_bucket(store.name)}"
-        with monkeypatch.context() as newer:
-            newer.setattr(streams, "LAYOUT", 2)
-            newer.setattr(streams, "NODE_TTL_S", 3_600.0)
-            await provisioner.ensure(store)
-            config = (await js.stream_info(bucket)).config
-            assert (config.max_age, layout_of(config)) == (3_600, 2)
-        for _ in range(2):
-            await provisioner.ensure(store)
-        config = (await js.stream_info(bucket)).config
-        assert (config.max_age, layout_of(config)) == (3_600, 2)
-    said = [record.getMessage() for record in caplog.records if "newer_stream" in record.getMessage()]
-    assert f"event=provision.newer_stream stream={bucket} layout=2 known=1" in said
-    assert len(said) == len(set(said))
-
-
-@pytest.mark.parametrize(("said", "layout"), [("7", 7), ("", 1), ("x", 1), ("-1", 1), ("²", 1), ("9" * 100, 1)])
-def test_what_is_no_layout_counts_as_the_first(said: str, layout: int) -> None:
-    assert layout_of(StreamConfig(metadata={"ringcast.layout": said})) == layout
-    assert layout_of(StreamConfig()) == 1
 
 
 async def test_only_a_store_of_exclusive_ownership_has_a_bucket_of_owners(

@@ -191,8 +191,8 @@ async def _hold_all(workers: Sequence[Worker], rows: int) -> None:
     async with asyncio.timeout(_FLEET_S):
         while True:
             if all(worker.health().ready for worker in workers):
-                held = sum(worker.row_count(_KEY) for worker in workers)
-                if held == rows:
+                held = [row.row_id for worker in workers for row in worker.rows(_KEY)]
+                if len(held) == rows == len(set(held)):
                     return
             await asyncio.sleep(_LOOK_S)
 

@@ -33,6 +33,7 @@ _EXPONENT: Final = 0.6
 _TICK_S: Final = 0.02
 _LOOK_S: Final = 1.0
 _PATIENCE_S: Final = 300.0
+_WRITTEN_SHARE: Final = 0.8
 _REST_SHARE: Final = 3
 """One of so many parts of the time, the last, in which nothing should move any more."""
 
@@ -76,10 +77,15 @@ async def _measure(system: System, params: Mapping[str, int]) -> dict[str, Figur
         writer = _Writer(client, partitions, weights, params["changes_per_s"])
         writing = asyncio.create_task(writer.run())
         stack.push_async_callback(_ended, writing)
-        return {
+        figures = {
             "by number, busiest over mean": Figure(by_number, "times"),
             **await fleet.watch(params["watch_s"], writer),
         }
+        if writing.done():
+            raise RuntimeError(f"the writer has ended: {writing.exception()}")
+        if (written := figures["changes written"].value) < _WRITTEN_SHARE * params["changes_per_s"]:
+            raise RuntimeError(f"only {written:.0f} of {params['changes_per_s']} changes/s were written")
+        return figures
 
 
 class _Fleet:
@@ -104,28 +110,27 @@ class _Fleet:
             await asyncio.sleep(_LOOK_S)
 
     async def watch(self, seconds: float, writer: _Writer) -> dict[str, Figure]:
-        """Looks who owns what for so long."""
+        """Looks who owns what for so long. One that moves counts for its former owner until it has another."""
         began_s = time.monotonic()
         before, _ = await self._owners()
-        skews: list[float] = []
-        moved: list[float] = []
-        even_s = seconds
-        while (past_s := time.monotonic() - began_s) < seconds:
+        looks: list[tuple[float, float]] = []
+        moved_s: list[float] = []
+        while not looks or looks[-1][0] < seconds:
             await asyncio.sleep(_LOOK_S)
-            owners, _ = await self._owners()
-            moved += [past_s for one, other in zip(before, owners, strict=True) if one != other]
+            found, _ = await self._owners()
+            at_s = time.monotonic() - began_s
+            owners = [new or old for new, old in zip(found, before, strict=True)]
+            moved_s += [at_s for one, other in zip(before, owners, strict=True) if one != other]
             before = owners
-            skews.append(self._skew(owners))
-            if skews[-1] <= EVEN and even_s == seconds:
-                even_s = past_s
+            looks.append((at_s, self._skew(owners)))
         late_s = seconds * (1 - 1 / _REST_SHARE)
-        last = skews[-max(1, len(skews) // _REST_SHARE) :]
+        last = [skew for at_s, skew in looks if at_s > late_s]
         return {
             "by load, busiest over mean": Figure(max(last), "times", last),
-            f"until it is below {EVEN}": Figure(even_s, "s"),
-            "moves": Figure(len(moved), "partitions"),
-            "moves in the last third": Figure(sum(at_s > late_s for at_s in moved), "partitions"),
-            "changes written": Figure(writer.written / seconds, "1/s", smaller_is_better=False),
+            f"until it stays below {EVEN}": Figure(max((at for at, skew in looks if skew > EVEN), default=0.0), "s"),
+            "moves": Figure(len(moved_s), "partitions"),
+            "moves in the last third": Figure(sum(at_s > late_s for at_s in moved_s), "partitions"),
+            "changes written": Figure(writer.written / looks[-1][0], "1/s", smaller_is_better=False),
         }
 
     async def _owners(self) -> tuple[list[str], bool]:

@@ -208,8 +208,8 @@ SECTIONS = (
         "Balance by load",
         "Twenty workers of a store of exclusive ownership share 256 partitions out, which are written at rates that "
         "fall by their rank to the power of 0.6, in no order of their numbers. How busy a worker is, is taken from "
-        "these rates: first while each has as many partitions as the others, then the worst second of the last third "
-        "of the time in which the leader balances by what the workers report.",
+        "these rates: first while each has as many partitions as the others, then the worst of the looks, one a "
+        "second, in the last third of the time in which the leader balances by what the workers report.",
     ),
     Section(
         "control",
@@ -223,9 +223,9 @@ SECTIONS = (
         "Logins, revocations, leaders and drains",
         "Connections of workers whose tokens the config service checks for NATS (the auth callout), beside those of a "
         "worker in the server's own files; the end of all connections of a token that was removed; 300 workers of one "
-        "token that come, 20 at a time, and of which half go; puts into a service that 10,000 others have roles in, "
-        "beside one where none has; the time until another instance leads maintenance, once the one that led was "
-        "killed; and until an instance is drained, and takes calls again.",
+        "token that come, 20 at a time, and of which half go (all in one process, without garbage collection); puts "
+        "into a service that 10,000 others have roles in, beside one where none has; the time until another instance "
+        "leads maintenance, once the one that led was killed; and until an instance is drained, and takes calls again.",
     ),
     Section(
         "undo",

@@ -20,7 +20,7 @@ from ringcast_client.blocking import BlockingBulkWrite, BlockingStoreCalls, Serv
 from ringcast_meta import LocalCache, open_store
 from ringcast_meta.cluster import service_addresses
 from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, TcpProxy, until
-from ringcast_wire import InvalidInputError, RingcastError, UnavailableError, names
+from ringcast_wire import InvalidInputError, OutcomeUnknownError, RingcastError, UnavailableError, names
 from ringcast_wire.grpc import ConfigServiceStub, ServiceLogin, pb, says_elsewhere
 
 from tests.integration.cli_process import Cli
@@ -29,6 +29,8 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 PUTS = 1_500
 BULK_ROWS = 20_000
+LONG_S = 30.0
+"""Half of what calls get that are under way where a connection was replaced."""
 PAUSE_S = 0.01
 """Between calls of one client: some are always under way, yet do not keep the machine busy while a roll waits."""
 
@@ -169,9 +171,15 @@ async def test_what_a_drained_service_does_and_does_not(tmp_path: Path, nats_url
             assert says_elsewhere(refused.value)
             with pytest.raises(grpc.aio.AioRpcError, match="the rest of the answer is not sent"):
                 await to_the_end(listing)
-            async with ConfigServiceClient(service.address, timeout_s=0.5) as hasty:
-                with pytest.raises(UnavailableError, match="is draining, and the call was not begun: call another"):
-                    await hasty.put("gateway", "list", "a", "v")
+            # It is made again within its time-out, and what the last one says is that nothing was done.
+            async with ConfigServiceClient(service.address, timeout_s=4) as hasty:
+                refusals = await asyncio.gather(
+                    *(hasty.put("gateway", "list", "a", "v") for _ in range(20)), return_exceptions=True
+                )
+            for refusal in refusals:
+                assert isinstance(refusal, UnavailableError)
+                assert not isinstance(refusal, OutcomeUnknownError)
+                assert "is draining, and the call was not begun: call another" in str(refusal)
             connection = await nats.connect(nats_url)
             try:
                 heads = f"config.fetch.gateway.list.{names.FETCH_HEADS}"
@@ -228,6 +236,53 @@ async def test_no_call_fails_behind_one_address_when_an_instance_there_drains(tm
                 write = BlockingBulkWrite(blocking.stub, PATIENCE_S)
                 (done,) = await asyncio.to_thread(lambda: list(write.results(encoded)))
                 assert done.result.written == 1
+
+
+async def test_blocking_calls_go_on_beside_an_instance_that_ends_its_streams(tmp_path: Path, nats_url: str) -> None:
+    """The other address is down. What ends a stream runs on a thread of the channel, which whoever looks for another
+    instance waits for."""
+    cli, down = cli_of(tmp_path, nats_url), "127.0.0.1:1"
+    batch = pb.WriteBatch(store="gateway", key="list", sequence=1, rows=[pb.RowWrite(row_id="row", value="v")])
+    with instance(tmp_path, "one", nats_url) as service:
+        async with watched(nats_url) as cache, ConfigServiceClient(service.address, timeout_s=PATIENCE_S) as client:
+            await client.create_store("gateway", partition_count=8)
+            member = await id_of(cache, service)
+            with ServiceConnection([service.address, down], ServiceLogin()) as blocking:
+                await drain(cli, member)
+
+                def write() -> None:
+                    (done,) = BlockingBulkWrite(blocking.stub, PATIENCE_S).results([batch])
+                    assert done.result.sequence == 1
+
+                writes = [asyncio.create_task(asyncio.to_thread(write)) for _ in range(8)]
+                done = await asyncio.to_thread(cli.ok, "cluster", "activate", member, "--wait")
+                assert "active" in done.out
+                async with asyncio.timeout(2 * PATIENCE_S):
+                    await asyncio.gather(*writes)
+
+
+async def test_a_client_closes_at_once_after_its_connection_was_replaced(tmp_path: Path, nats_url: str) -> None:
+    """While a list is read over the former connection, by a reader that has paused."""
+    cli = cli_of(tmp_path, nats_url)
+    one, two = instance(tmp_path, "one", nats_url, "--drain-grace", "1h"), instance(tmp_path, "two", nats_url)
+    with one, two, TcpProxy(port_of(one)) as proxy:
+        async with watched(nats_url) as cache:
+            await id_of(cache, two)
+            client = ConfigServiceClient(f"127.0.0.1:{proxy.port}", timeout_s=PATIENCE_S)
+            async with client:
+                await client.create_store("gateway", partition_count=8)
+                big = "x" * 100_000
+                async for _ in client.bulk_write("gateway", "list", [RowWrite(f"r{n}", big) for n in range(400)]):
+                    pass
+                listing = client.list("gateway", "list")
+                assert (await anext(listing)).value == big
+                wanted = await asyncio.to_thread(cli.ok, "cluster", "drain", await id_of(cache, one))
+                assert "is to drain" in wanted.out
+                proxy.redirect(port_of(two), keep_open=True)
+                await client.put("gateway", "list", "a", "v")
+                began_s = asyncio.get_running_loop().time()
+            assert asyncio.get_running_loop().time() - began_s < LONG_S
+            await listing.aclose()
 
 
 def port_of(service: ConfigServiceProcess) -> int:

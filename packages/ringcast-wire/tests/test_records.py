@@ -7,11 +7,24 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from ringcast_wire import GroupSeal, LeaseRecord, NodeRecord, SlotClaim
-from ringcast_wire._messages.messages import EndedLeases
+from ringcast_wire import GroupSeal, LeaseRecord, NodeRecord, SlotClaim, ended_sessions
+from ringcast_wire._messages.messages import EndedLeases, SealHolder
+from ringcast_wire._ownership import migration
 from ringcast_wire.owner_records import State, Term, _TableRecord
 
-RECORDS: Final = (NodeRecord, SlotClaim, LeaseRecord, EndedLeases, GroupSeal, Term, State, _TableRecord)
+RECORDS: Final[dict[str, type[msgspec.Struct]]] = {
+    "NodeRecord": NodeRecord,
+    "SlotClaim": SlotClaim,
+    "LeaseRecord": LeaseRecord,
+    "EndedLeases": EndedLeases,
+    "GroupSeal": GroupSeal,
+    "SealHolder": SealHolder,
+    "Term": Term,
+    "State": State,
+    "Table": _TableRecord,
+    "Gone": ended_sessions._Record,
+    "Step": migration._Record,
+}
 
 _NAME: Final = r"\A[A-Za-z0-9_-]{1,64}\Z"
 _LEASE: Final = r"\A[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64})?\Z"
@@ -107,7 +120,7 @@ OF_0_1_0: Final[dict[str, dict[str, Any]]] = {
         "guarded": {"default": 0, "maximum": _MOST, "minimum": 0, "type": "integer"},
         "wire": {"default": 1, "maximum": 2147483647, "minimum": 1, "type": "integer"},
     },
-    "_TableRecord": {
+    "Table": {
         "required": ["epoch", "moves", "owners", "sessions", "tokens"],
         "epoch": {"maximum": _MOST, "minimum": 1, "type": "integer"},
         "sessions": {
@@ -163,6 +176,37 @@ OF_0_1_0: Final[dict[str, dict[str, Any]]] = {
         },
         "step": {"default": 0, "maximum": _MOST, "minimum": 0, "type": "integer"},
     },
+    "SealHolder": {
+        "required": [],
+        "holder": {"default": "", "type": "string"},
+        "lease": {"anyOf": [{"pattern": _LEASE, "type": "string"}, {"type": "null"}], "default": None},
+    },
+    "Gone": {
+        "required": ["gone"],
+        "gone": {
+            "items": {
+                "items": False,
+                "maxItems": 3,
+                "minItems": 3,
+                "prefixItems": [
+                    {"pattern": _NAME, "type": "string"},
+                    {"maximum": _MOST, "minimum": 1, "type": "integer"},
+                    {"maximum": _MOST, "minimum": 1, "type": "integer"},
+                ],
+                "type": "array",
+            },
+            "maxItems": 256,
+            "type": "array",
+        },
+    },
+    "Step": {
+        "required": ["call_bound_ms", "lease_ttl_ms", "number", "stage"],
+        "stage": {"enum": ["finish", "off", "shadow", "switch", "validate"]},
+        "number": {"maximum": _MOST, "minimum": 1, "type": "integer"},
+        "lease_ttl_ms": {"type": "integer"},
+        "call_bound_ms": {"type": "integer"},
+        "is_back": {"default": False, "type": "boolean"},
+    },
     "Phase": {"enum": ["drain", "held", "prepare"]},
     "Rule": {"enum": ["nobody", "owners", "peers"]},
 }
@@ -173,8 +217,9 @@ other ones than its peers."""
 
 def forms_now() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for record in RECORDS:
-        for name, form in msgspec.json.schema_components([record])[1].items():
+    for label, record in RECORDS.items():
+        for title, form in msgspec.json.schema_components([record])[1].items():
+            name = label if title == record.__name__ else title
             text = json.dumps(form.get("properties", {})).replace("#/$defs/", "")
             values = {"enum": form["enum"]} if "enum" in form else {"required": sorted(form["required"])}
             found[name] = {**values, **json.loads(text)}
@@ -191,3 +236,11 @@ def test_a_record_has_the_form_that_older_builds_read(name: str) -> None:
 
 def test_all_records_are_listed() -> None:
     assert forms_now().keys() == OF_0_1_0.keys()
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_may_have_fields_that_this_build_does_not_know(name: str) -> None:
+    config = RECORDS[name].__struct_config__
+    assert not config.forbid_unknown_fields
+    assert not config.array_like
+    assert config.tag is None

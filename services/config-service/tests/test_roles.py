@@ -388,6 +388,20 @@ async def test_the_instance_that_changes_a_role_knows_it_without_a_reading_of_al
 
 
 @pytest.mark.usefixtures("no_news")
+async def test_an_instance_that_takes_the_last_role_away_that_it_knows_reads_all(
+    stubs: Stubs, accesses: list[Access]
+) -> None:
+    """Another instance has made somebody else an admin meanwhile, or it could not be taken away."""
+    (access,) = accesses
+    await grant(stubs["root"], "root", "*", Role.ADMIN)
+    await access._repository.grant_role(RoleGrant("admin", "*", Role.ADMIN, 0, "root"))
+    assert await revoke(stubs["root"], "root", "*", Role.ADMIN)
+    assert not access.unrestricted
+    assert (await outcome(stubs["root"], "Put", REQUESTS["Put"]))[0] is DENIED
+    assert (await outcome(stubs["admin"], "Put", REQUESTS["Put"]))[0] is grpc.StatusCode.OK
+
+
+@pytest.mark.usefixtures("no_news")
 @attempt(
     "an admin whose role was taken away through another instance",
     "take it back before this instance knows",

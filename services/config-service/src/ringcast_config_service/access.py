@@ -176,8 +176,11 @@ class Access:
             first = bisect.bisect_left(self._grants, place[:2], key=_place)
             same = itertools.takewhile(lambda grant: _place(grant)[:2] == place[:2], self._grants[first:])
             store, principal, _ = place
+            # Where it is empty the entry stays: without any, everybody may do everything.
             self._roles[principal, store] = frozenset[Role]().union(*(INCLUDED[grant.role] for grant in same))
             self.version += 1
+        if not self._grants:  # the database has others, or the last one could not be taken away
+            await self.load()
 
     def _is_known(self, place: tuple[str, ...]) -> bool:
         at = bisect.bisect_left(self._grants, place, key=_place)

@@ -32,9 +32,10 @@ class ServiceConnection:
 
     An address that does not answer is not waited for: the next one is tried beside it (250 ms later at most), and the
     first that answers takes the calls. They stay there until one fails in a way that another instance may not:
-    it is unreachable, silent, or says that it does not take calls. With one address the next calls go over a new
-    connection then: behind it, as behind a load balancer, another instance may take them. A failed call is not made
-    again here; :func:`~ringcast_client.blocking.retried` does so, as do the classes beside this one.
+    it is unreachable, silent, or says that it does not take calls. With one address, after a call that was refused in
+    this last way, the next ones go over a new connection: behind it, as behind a load balancer, another instance may
+    take them. A failed call is not made again here; :func:`~ringcast_client.blocking.retried` does so, as do the
+    classes beside this one.
 
     Any thread may use it. It does not cross a fork.
     """
@@ -54,6 +55,7 @@ class ServiceConnection:
         self._current = random.choice(self._instances)  # noqa: S311
         self._former: list[_Instance] = []
         """What others have taken the place of, until the calls there have ended."""
+        self._closed = False
         self._lock = threading.Lock()
 
     @property
@@ -68,6 +70,7 @@ class ServiceConnection:
 
     def close(self) -> None:
         """Ends all calls and connections. Calling it twice is harmless."""
+        self._closed = True  # so that no thread opens another behind this
         for instance in (*self._instances, *self._former):
             instance.channel.close()
 
@@ -86,7 +89,9 @@ class ServiceConnection:
             raise self.unreachable()
         try:
             self._close_former()
-            if len(self._instances) > 1 and not self._current.answers:
+            if len(self._instances) == 1:
+                self._leave_one_that_refuses()
+            elif not self._current.answers:
                 in_turn = self._in_turn()
                 found = _first_that_answers(in_turn, until_s)
                 for instance in in_turn:
@@ -106,17 +111,19 @@ class ServiceConnection:
         """The instance that calls go to does not answer: for a while they go to another."""
         self._current.leave()
 
-    def refused(self, instance: _Instance) -> None:
-        """It has refused a call and says that another may answer it: with one address, over a new connection."""
-        with self._lock:
-            if len(self._instances) > 1 or instance is not self._current:
-                return
-            try:
-                self._current = instance.anew()
-            except InvalidInputError:  # a file of the login can't be read now
-                return
-            self._instances = [self._current]
-            self._former.append(instance)
+    def _leave_one_that_refuses(self) -> None:
+        """Has the next calls at the only address go over a new connection, where a call was refused."""
+        former = self._current
+        if not former.refuses or self._closed:
+            return
+        try:
+            fresh = former.anew()
+        except InvalidInputError:  # a file of the login can't be read now
+            return
+        self._former.append(former)
+        self._current, self._instances = fresh, [fresh]
+        if self._closed:  # meanwhile, by another thread
+            fresh.channel.close()
 
     def _close_former(self) -> None:
         for instance in [each for each in self._former if not each.is_called]:
@@ -137,6 +144,8 @@ class _Instance:
         self.avoid_until_s = 0.0
         self.answers = False
         """It has answered, and no call has failed since in a way that leads to another."""
+        self.refuses = False
+        """It has refused a call and said that another instance may answer it."""
         self._login = login
         self._options = options
         self._calls = 0
@@ -164,10 +173,12 @@ class _Instance:
 
     def ended(self, error: Any = None) -> None:
         """The call has ended; after some errors the next ones are made at another instance for a while."""
+        # Runs on a thread of the channel too, which must not wait for whoever closes that, or asks it.
         with self._lock:
             self._calls -= 1
         if error is not None and _leaves(error):
             self.leave()
+            self.refuses = self.refuses or says_elsewhere(error)
 
     def leave(self) -> None:
         """It gets no calls for a while, if another instance takes them."""
@@ -262,18 +273,13 @@ def _called(
             raise connection.unreachable()
         timeout_s = max(0.001, timeout_s - (time.monotonic() - began_s))
 
-    def ended(error: Any) -> None:
-        instance.ended(error)
-        if error is not None and says_elsewhere(error):
-            connection.refused(instance)
-
     def stream_ended(call: Any) -> None:
-        ended(None if call.code() is grpc.StatusCode.OK else call)
+        instance.ended(None if call.code() is grpc.StatusCode.OK else call)
 
     try:
         answer = getattr(instance.stub, name)(*words, timeout=timeout_s, **settings)
     except BaseException as error:
-        ended(error if isinstance(error, grpc.RpcError) else None)
+        instance.ended(error if isinstance(error, grpc.RpcError) else None)
         raise
     if isinstance(answer, grpc.Future):
         answer.add_done_callback(stream_ended)

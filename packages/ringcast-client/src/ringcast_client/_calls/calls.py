@@ -54,10 +54,6 @@ _BROKEN: Final = frozenset(
 """What a connection that breaks, or a proxy, ends a call with whose request the service may have."""
 
 
-_AGAIN_S: Final = 0.1
-"""From a call that an instance has refused to the next one behind the same address."""
-
-
 class Method:
     """A method of the service, called at the instance that calls go to."""
 
@@ -157,28 +153,47 @@ class Calls:
         Where the service asks to come again after a time, and that is within the time-out, the call waits and is made
         again: nothing of it was done.
         """
-        async with self._turns:  # the time-out begins with the call's turn
-            deadline_s = asyncio.get_running_loop().time() + self.timeout_s + more_s
-            while True:
+        loop, deadline_s, refused = asyncio.get_running_loop(), None, None
+        while True:
+            async with self._turns:
+                if deadline_s is None:  # the time-out begins with the call's first turn
+                    deadline_s = loop.time() + self.timeout_s + more_s
+                elif refused is not None and loop.time() + self._endpoints.enough_s >= deadline_s:
+                    raise refused
                 endpoint = await self._endpoints.settle(deadline_s)
                 try:
                     return await method(request, timeout=_left_s(deadline_s), metadata=metadata)
                 except grpc.aio.AioRpcError as error:
-                    if await self._goes_elsewhere(method.name, endpoint, error, deadline_s):
-                        continue
-                    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                        self._endpoints.left(endpoint)  # it hangs, perhaps: the next calls go to another
-                        if late is not None:
-                            raise late() from error
-                    refusal = self.error(error, method)
-                    if late is not None and _may_be_done(error):
-                        raise OutcomeUnknownError(f"{refusal}: whether the write was stored is not known") from error
-                    wait_s = refusal.retry_after_s
-                    if wait_s is None or not isinstance(refusal, LimitExceededError):
-                        raise refusal from error
-                    if asyncio.get_running_loop().time() + wait_s >= deadline_s:
-                        raise refusal from error
-                await asyncio.sleep(wait_s)
+                    if self._goes_elsewhere(method.name, endpoint, error, deadline_s):
+                        refused = self.error(error, method)
+                    else:
+                        await asyncio.sleep(self._wait_s(method, endpoint, error, deadline_s, late))
+            if refused is not None:
+                await asyncio.sleep(self._endpoints.pause_s)  # without a turn, which calls of others may need
+
+    def _wait_s(
+        self,
+        method: Method,
+        endpoint: Endpoint,
+        error: grpc.aio.AioRpcError,
+        deadline_s: float,
+        late: Callable[[], UnavailableError] | None,
+    ) -> float:
+        """After how long a call that has failed is made again, as the service asks; otherwise raises what it failed
+        with."""
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            self._endpoints.left(endpoint)  # it hangs, perhaps: the next calls go to another
+            if late is not None:
+                raise late() from error
+        refusal = self.error(error, method)
+        if late is not None and _may_be_done(error):
+            raise OutcomeUnknownError(f"{refusal}: whether the write was stored is not known") from error
+        wait_s = refusal.retry_after_s
+        if wait_s is None or not isinstance(refusal, LimitExceededError):
+            raise refusal from error
+        if asyncio.get_running_loop().time() + wait_s >= deadline_s:
+            raise refusal from error
+        return wait_s
 
     async def stream(self, method: Method, request: object) -> AsyncGenerator[Any, None]:
         """The messages of a streamed answer, each within the time-out."""
@@ -196,8 +211,9 @@ class Calls:
                     begun = True
                     yield message
             except grpc.aio.AioRpcError as error:
-                if begun or not await self._goes_elsewhere(method.name, endpoint, error, deadline_s):
+                if begun or not self._goes_elsewhere(method.name, endpoint, error, deadline_s):
                     raise self.error(error, method) from error
+                await asyncio.sleep(self._endpoints.pause_s)
             except TimeoutError:
                 self._endpoints.left(endpoint)
                 raise self.silent() from None
@@ -215,24 +231,20 @@ class Calls:
         """What opens the streams of one writer, one after the other."""
         return Streams(self, self._endpoints, getattr(self.rpc, name), metadata)
 
-    async def _goes_elsewhere(
-        self, name: str, endpoint: Endpoint, error: grpc.aio.AioRpcError, deadline_s: float
-    ) -> bool:
-        """Whether a call that has failed is to be made at another instance. Behind a single address it takes a pause
-        before: none may be ready yet."""
+    def _goes_elsewhere(self, name: str, endpoint: Endpoint, error: grpc.aio.AioRpcError, deadline_s: float) -> bool:
+        """Whether a call that has failed is to be made at another instance, after ``pause_s`` of the endpoints."""
         if error.code() is not grpc.StatusCode.UNAVAILABLE:
             return False
         if is_said(error):
             if not says_elsewhere(error):
                 return False
             self._endpoints.refused(endpoint)
-            if not self._endpoints.several:
-                await asyncio.sleep(_AGAIN_S)
         elif self._endpoints.several and (name in _READS or _NOT_SENT.search(error.details() or "") is not None):
             self._endpoints.left(endpoint)
         else:
             return False
-        return asyncio.get_running_loop().time() < deadline_s
+        needed_s = self._endpoints.pause_s + self._endpoints.enough_s
+        return asyncio.get_running_loop().time() + needed_s < deadline_s
 
     def unknown(self) -> OutcomeUnknownError:
         """The error of a write that was sent and not answered in time."""

@@ -22,7 +22,10 @@ from ringcast_client._common.input import check_address
 _LOOK_S: Final = 1.0
 """How often the files of the login are looked at: not for each call."""
 _AGAIN_S: Final = 0.1
-"""When all are tried again after all have failed."""
+"""When all are tried again after all have failed, or one that is behind the same address."""
+_ENOUGH_S: Final = 1.0
+"""With less time left a call is not sent to the only address again: the instance there may be the same, and an answer
+that comes too late would leave open whether a write was stored."""
 
 
 class Endpoint:
@@ -64,7 +67,8 @@ class Endpoints:
         self._current: Endpoint | None = None
         self._closed = False
         self._race: asyncio.Task[Endpoint | None] | None = None
-        self._closing: set[asyncio.Task[None]] = set()
+        self._retired: dict[asyncio.Task[None], Endpoint] = {}
+        """Those that get no calls any more, by what waits for the last ones to end."""
         self._stamp = login.stamp()
         self._looked_at_s = time.monotonic()
 
@@ -79,13 +83,23 @@ class Endpoints:
         if self._race is not None:
             self._race.cancel()
             await asyncio.wait([self._race])
-        endpoints, self._endpoints, self._current = list(self._endpoints.values()), {}, None
-        await asyncio.gather(*(each.channel.close(grace_s) for each in endpoints), *self._closing)
+        endpoints, self._endpoints, self._current = [*self._endpoints.values(), *self._retired.values()], {}, None
+        await asyncio.gather(*(each.channel.close(grace_s) for each in endpoints), *self._retired)
 
     @property
     def several(self) -> bool:
         """Whether there are others where a call may go."""
         return len(self._endpoints) > 1
+
+    @property
+    def pause_s(self) -> float:
+        """From a call that was refused to the next try: behind a single address no other instance may be ready yet."""
+        return 0.0 if self.several else _AGAIN_S
+
+    @property
+    def enough_s(self) -> float:
+        """How much time that try needs at least."""
+        return 0.0 if self.several else _ENOUGH_S
 
     @property
     def current(self) -> Endpoint:
@@ -231,10 +245,10 @@ class Endpoints:
             self._retire(endpoint)
 
     def _retire(self, endpoint: Endpoint) -> None:
-        closing = asyncio.ensure_future(endpoint.channel.close(_RETIRE_S))
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        closing = asyncio.create_task(endpoint.channel.close(_RETIRE_S), name=f"close {endpoint.address}")
+        self._retired[closing] = endpoint
+        closing.add_done_callback(lambda task: self._retired.pop(task, None))
 
 
 _RETIRE_S: Final = 60.0
-"""How long calls may go on at an instance that is not named any more, or with a login that was replaced."""
+"""How long calls may go on at an instance that is not named any more, or over a connection that was replaced."""

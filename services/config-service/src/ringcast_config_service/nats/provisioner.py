@@ -261,15 +261,17 @@ class Provisioner:
             await self._make(config)
             return
         self.states.saw(config, info)
-        self._say_newer(config.name, streams.layout_of(info.config))
-        if changes := streams.differences(config, info.config):
+        if (layout := streams.layout_of(info.config)) > streams.LAYOUT:
+            self._say_newer(config.name, layout)
+        elif changes := streams.differences(config, info.config):
             await self._change(config, info.config, changes)
         else:
             self._has_size(config, info.config.max_bytes)
 
     def _say_newer(self, name: str, layout: int) -> None:
-        if layout > streams.LAYOUT and name not in self._newer:
+        if name not in self._newer:
             self._newer.add(name)
+            self._smaller.pop(name, None)
             log.info("provision.newer_stream", stream=name, layout=layout, known=streams.LAYOUT)
 
     async def _make(self, config: StreamConfig) -> None:

@@ -146,16 +146,24 @@ class BulkWrite:
     async def _reopened(self, stream: _Stream) -> _Stream:
         """Another stream in the place of one that the service has ended; with a pause if that one did nothing."""
         await stream.close()
-        now = asyncio.get_running_loop().time()
-        if stream.answered:
+        await self._pause_after(stream)
+        return await self._open()
+
+    async def _pause_after(self, ended: _Stream) -> None:
+        """Waits where the service has ended a stream without an answer.
+
+        Raises:
+            UnavailableError: it has done so with each for the whole time-out.
+        """
+        if ended.answered:
             self._refused_since = None
-        elif self._refused_since is None:
+            return
+        now = asyncio.get_running_loop().time()
+        if self._refused_since is None:
             self._refused_since = now
         elif now - self._refused_since > self._timeout_s:
             raise UnavailableError(f"the config service has taken no batch for {self._timeout_s:g} s: it is stopping")
-        if not stream.answered:
-            await asyncio.sleep(_REOPEN_WAIT_S)
-        return await self._open()
+        await asyncio.sleep(_REOPEN_WAIT_S)
 
     async def _resumed(self, stream: _Stream, refusal: LimitExceededError) -> _Stream:
         """Another stream, after the time that the service asks for: nothing that is not answered was written.
@@ -197,16 +205,16 @@ class BulkWrite:
     async def _again(self, batch: Batch) -> BatchResult | None:
         """Sends a batch alone, to find out what became of it. Writing it twice does no harm.
 
-        With nothing to send after it, the reason of a refusal is rarely lost. Where that is one which waiting cures, it
-        waits and returns ``None``.
+        With nothing to send after it, the reason of a refusal is rarely lost. Where that is one which waiting cures, or
+        another instance, it waits and returns ``None``: this stream has written nothing.
         """
         for left in reversed(range(_TRIES_ALONE)):
             await self._streams.settle()
             stream = _Stream(self._streams.open(), (batch,), _nothing, self._streams.error)
             try:
-                if (result := await self._result(stream, batch)) is not None:
-                    return result
-                break
+                if (result := await self._result(stream, batch)) is None:
+                    await self._pause_after(stream)
+                return result
             except LimitExceededError as error:
                 await self._wait_as_told(error)
                 return None

@@ -122,6 +122,8 @@ async def test_an_agent_that_sends_nothing_for_ten_ticks_is_lost_until_it_pings_
         await made.registration.tick()
     made.registration.check_silence(loop.time())
     assert made.choice.host is None
+    made.ping(held=False)
+    assert made.choice.host is None, "an agent that was halted for so long that its lease has ended"
     made.ping()
     assert made.choice.host == "host.1"
 

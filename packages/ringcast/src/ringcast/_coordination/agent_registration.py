@@ -95,7 +95,9 @@ class AgentRegistration:
         if self._reported_failures is not None:
             self.failed_writes += max(0, ping.failed_writes - self._reported_failures)
         self._reported_failures = ping.failed_writes
-        if self._choice.host is None:
+        # An agent that was halted for long says first that its lease has ended: records that named that one would have
+        # others take over what the worker's own lease keeps for it.
+        if self._choice.host is None and ping.held:
             self._answered()
 
     def failed(self, error: RingcastError) -> None:

@@ -36,9 +36,7 @@ ACCESS: Final = "access"
 _AT_ONCE: Final = 16
 _STATIC: Final = "worker-0"
 _KEY: Final = "blocklist"
-_WAVE: Final = 20
-"""Workers that come, or go, at the same time."""
-_FLEET_S: Final = 300.0
+_FLEET_S: Final = 60.0
 _LOOK_S: Final = 0.1
 
 Figures = dict[str, Figure]
@@ -46,12 +44,18 @@ Figures = dict[str, Figure]
 
 def access(run: Run) -> None:
     """One case after the other, each with servers of its own."""
+    fleet = {
+        "workers": run.size(300, 6),
+        "wave": run.size(20, 2),
+        "most": run.size(100, 4),
+        "partitions": run.size(1_024, 16),
+    }
     cases: Sequence[
         tuple[str, Mapping[str, int], Callable[[Path, Mapping[str, int]], Coroutine[Any, Any, Figures]]]
     ] = (
         ("logins", {"rounds": run.size(5, 1), "logins": run.size(400, 20), "at_once": _AT_ONCE}, _logins),
         ("revocation", {"rounds": run.size(5, 1), "connections": run.size(100, 4)}, _revocation),
-        ("fleet of one token", {"workers": run.size(300, 6), "partitions": run.size(1_024, 16)}, _fleet),
+        ("fleet of one token", fleet, _fleet),
         ("many roles", {"rounds": run.size(16, 2), "roles": run.size(10_000, 50), "puts": run.size(500, 20)}, _roles),
         ("another leader", {"rounds": run.size(5, 1), "lease_s": run.size(15, 3)}, _leaders),
         ("drains", {"rounds": run.size(8, 1)}, _drains),
@@ -151,43 +155,62 @@ async def _log_in_again(server: CalloutNats) -> None:
 
 
 async def _fleet(directory: Path, params: Mapping[str, int]) -> Figures:
-    """Workers come and go, for none of which a file of the server or the service says more than for the first."""
-    partitions = params["partitions"]
+    """Workers come and go, for none of which a file of the server or the service says more than for the first.
+
+    ``most``: so many are there at once, since all share a process, and each hears of the leases of all others.
+    """
+    partitions, wave_size = params["partitions"], params["wave"]
     server = CalloutNats(directory, workers={"fleet-*": SCOPE})
     with server, server.service(directory) as service:
         async with ConfigServiceClient(service.address) as client:
             await client.create_store("gateway", partition_count=partitions)
             rows = [RowWrite(f"row{number}", "v") for number in range(4 * partitions)]
             assert [batch async for batch in client.bulk_write("gateway", _KEY, rows)]
-        workers = [server.worker(f"fleet-{number}") for number in range(params["workers"])]
+        waves = [
+            [server.worker(f"fleet-{number}") for number in range(first, min(first + wave_size, params["workers"]))]
+            for first in range(0, params["workers"], wave_size)
+        ]
+        joined_s, left_s = list[float](), list[float]()
+        there: list[list[Worker]] = []
         gc.disable()  # as in a process of each: one heap of all of them would be looked through as often
         try:
-            began = time.perf_counter()
-            for start in range(0, len(workers), _WAVE):
-                await asyncio.gather(*(worker.start() for worker in workers[start : start + _WAVE]))
-                await _hold_all(workers[: start + _WAVE], len(rows))
-            joined_s = time.perf_counter() - began
-            stay = workers[::2]
-            began = time.perf_counter()
-            for start in range(1, len(workers), 2 * _WAVE):
-                await asyncio.gather(*(worker.stop() for worker in workers[start : start + 2 * _WAVE : 2]))
-            await _hold_all(stay, len(rows))
-            left_s = time.perf_counter() - began
+            for wave in waves:
+                if sum(map(len, there)) >= params["most"]:
+                    left_s.append(await _leave(there, len(rows)))
+                there.append(wave)
+                began = time.perf_counter()
+                await asyncio.gather(*(worker.start() for worker in wave))
+                await _hold_all(there, len(rows))
+                joined_s.append(time.perf_counter() - began)
+            while len(there) > 1:
+                left_s.append(await _leave(there, len(rows)))
         finally:
             gc.enable()
-            await asyncio.gather(*(worker.stop() for worker in workers))
+            await asyncio.gather(*(worker.stop() for wave in there for worker in wave))
         refused = server.violations()
         if refused:
             raise RuntimeError(f"the server refused {len(refused)} times, first: {refused[0]}")
-    return {"until all have joined": Figure(joined_s, "s"), "until half have left": Figure(left_s, "s")}
+    return {
+        f"until {wave_size} more have joined": median_of(joined_s, "s"),
+        f"until {wave_size} have left": median_of(left_s, "s"),
+    }
 
 
-async def _hold_all(workers: Sequence[Worker], rows: int) -> None:
+async def _leave(there: list[list[Worker]], rows: int) -> float:
+    """Ends the wave that came first; the seconds until the others hold every row."""
+    began = time.perf_counter()
+    await asyncio.gather(*(worker.stop() for worker in there.pop(0)))
+    await _hold_all(there, rows)
+    return time.perf_counter() - began
+
+
+async def _hold_all(waves: Sequence[Sequence[Worker]], rows: int) -> None:
     """Waits until each is ready and all together hold every row once.
 
     Raises:
         TimeoutError: that takes too long.
     """
+    workers = [worker for wave in waves for worker in wave]
     async with asyncio.timeout(_FLEET_S):
         while True:
             if all(worker.health().ready for worker in workers):

@@ -23,8 +23,8 @@ from ringcast import WorkerConfig
 from ringcast._bus.bus import connected
 from ringcast._bus.kv import NatsBuckets
 from ringcast._bus.nats_bus import NatsBus
-from ringcast._coordination.sticky import StickyCoordinator
-from ringcast._coordination.sticky_times import StickyTimes
+from ringcast._coordination.sticky.coordinator import StickyCoordinator
+from ringcast._coordination.sticky.times import StickyTimes
 from ringcast_wire import EventLog, LeaseRecord, StoreSettings
 
 from benchmarks.envelope.reporting import say

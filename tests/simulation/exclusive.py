@@ -17,10 +17,10 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from ringcast import Change
-from ringcast._coordination import sticky
-from ringcast._coordination.sticky_ownership import KeyOwnership
-from ringcast._coordination.sticky_session import Refresh
-from ringcast._coordination.sticky_wishes import encode_wishes
+from ringcast._coordination.sticky import coordinator
+from ringcast._coordination.sticky.ownership import KeyOwnership
+from ringcast._coordination.sticky.session import Refresh
+from ringcast._coordination.sticky.wishes import encode_wishes
 from ringcast._protocol.sticky.fence import FenceTimes
 from ringcast._protocol.sticky.ownership import OwnedState
 from ringcast._protocol.sticky.plan import Wishes
@@ -396,5 +396,5 @@ def simulated_ownership(world: World) -> Iterator[None]:
     with ExitStack() as stack:
         stack.callback(_ownerships.clear)
         if isinstance(world, ExclusiveWorld):
-            stack.enter_context(patch.object(sticky, "KeyOwnership", ObservedOwnership))
+            stack.enter_context(patch.object(coordinator, "KeyOwnership", ObservedOwnership))
         yield

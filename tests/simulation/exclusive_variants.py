@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 from unittest.mock import patch
 
-from ringcast._coordination import sticky_leader, sticky_ownership
+from ringcast._coordination.sticky import leader, ownership
 
 from tests.simulation import sticky_variants
 from tests.simulation.broker import Broker
@@ -49,10 +49,10 @@ def applied(name: str) -> Iterator[None]:
     machines = VARIANTS[name].machines
     with ExitStack() as stack:
         for module, attribute, broken in (
-            (sticky_ownership, "Fence", machines.fence),
-            (sticky_ownership, "Ownership", machines.ownership),
-            (sticky_leader, "LeaseEvidence", machines.evidence),
-            (sticky_leader, "Leader", machines.leader),
+            (ownership, "Fence", machines.fence),
+            (ownership, "Ownership", machines.ownership),
+            (leader, "LeaseEvidence", machines.evidence),
+            (leader, "Leader", machines.leader),
             (Broker, "put", Broker.put if machines.is_compared else _put_any_table),
         ):
             stack.enter_context(patch.object(module, attribute, broken))

@@ -12,8 +12,8 @@ import pytest
 from ringcast import Change
 from ringcast._common.cancellation import Stopping
 from ringcast._common.stats import Stats
-from ringcast._coordination.sticky_ownership import ExclusiveCall
-from ringcast._coordination.sticky_times import steady_clock
+from ringcast._coordination.sticky.ownership import ExclusiveCall
+from ringcast._coordination.sticky.times import steady_clock
 from ringcast._delivery.callbacks import Listeners, OwnershipCallbacks
 from ringcast._delivery.gate import CallEndedError
 from ringcast._protocol.sticky.fence import Fence, FenceTimes

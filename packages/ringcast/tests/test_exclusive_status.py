@@ -12,7 +12,7 @@ import nats
 import pytest
 from prometheus_client import CollectorRegistry
 from ringcast import Change, Worker
-from ringcast._coordination.sticky_measures import LeaderMeasures, by_phase
+from ringcast._coordination.sticky.measures import LeaderMeasures, by_phase
 from ringcast._protocol.sticky.leader import LeaderTimes
 from ringcast.metrics import PrometheusMetrics
 from ringcast.wishes import drain_worker, undrain_worker

@@ -21,7 +21,7 @@ from ringcast._common.lasting import first_error
 from ringcast._common.log import worker_log
 from ringcast._coordination import migrating
 from ringcast._coordination.migrating import MigratingStore
-from ringcast._coordination.sticky_migration import StoreMigration
+from ringcast._coordination.sticky.migration import StoreMigration
 from ringcast._protocol.assignment import Assignment
 from ringcast_testkit import PATIENCE_S, NatsServer, end_task, until
 from ringcast_wire import LeaseRecord, Migration, Stage, StoreSettings, encode_migration, encode_record, names

@@ -18,10 +18,10 @@ from ringcast._bus.nats_bus import NatsBus
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import worker_log
 from ringcast._coordination.peer import Coordinator
-from ringcast._coordination.sticky import StickyCoordinator
-from ringcast._coordination.sticky_ownership import ExclusiveCall
-from ringcast._coordination.sticky_times import StickyTimes, steady_clock
-from ringcast._coordination.sticky_wishes import write_wishes
+from ringcast._coordination.sticky.coordinator import StickyCoordinator
+from ringcast._coordination.sticky.ownership import ExclusiveCall
+from ringcast._coordination.sticky.times import StickyTimes, steady_clock
+from ringcast._coordination.sticky.wishes import write_wishes
 from ringcast._protocol.sticky.fence import FenceTimes
 from ringcast._protocol.sticky.leader import LeaderTimes
 from ringcast._protocol.sticky.ownership import OwnedState
@@ -314,7 +314,7 @@ async def test_a_store_without_the_bucket_of_wishes_gets_its_owners(
     fleet: Fleet, shared_nats: NatsServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is waited for first: a leader that begins without the wishes would move what they want elsewhere."""
-    monkeypatch.setattr("ringcast._coordination.sticky_wishes.PATIENCE_S", 0.5)
+    monkeypatch.setattr("ringcast._coordination.sticky.wishes.PATIENCE_S", 0.5)
     client = await nats.connect(shared_nats.url)
     try:
         await client.jetstream().delete_stream(f"KV_{names.wishes_bucket(fleet.store)}")

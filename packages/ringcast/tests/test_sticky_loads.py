@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ringcast._coordination.sticky_loads import differ
+from ringcast._coordination.sticky.loads import differ
 from ringcast._protocol.sticky.loads import (
     MAX_LISTED,
     MAX_LOADS_BYTES,

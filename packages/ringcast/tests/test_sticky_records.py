@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ringcast._common.log import worker_log
-from ringcast._coordination.sticky_records import OwnerRecords
+from ringcast._coordination.sticky.records import OwnerRecords
 from ringcast._protocol.kv_mirror import Entry as Stored
 from ringcast._protocol.kv_mirror import KvMirror
 from ringcast._protocol.membership import Membership, orphaned_records

@@ -14,8 +14,8 @@ from ringcast._bus.kv import NatsBucket, NatsBuckets
 from ringcast._bus.nats_bus import NatsBus
 from ringcast._common.config import WorkerConfig
 from ringcast._common.log import worker_log
-from ringcast._coordination.sticky_session import Refresh, SessionKeeper, read_sessions
-from ringcast._coordination.sticky_times import StickyTimes, steady_clock
+from ringcast._coordination.sticky.session import Refresh, SessionKeeper, read_sessions
+from ringcast._coordination.sticky.times import StickyTimes, steady_clock
 from ringcast._protocol.sticky.fence import FenceTimes
 from ringcast_testkit import PATIENCE_S, NatsServer, until
 from ringcast_wire import InUseError, InvalidInputError, LeaseRecord, encode_record, limits, names

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from ringcast._coordination.sticky_settled import SettledShare
-from ringcast._coordination.sticky_times import StickyTimes
+from ringcast._coordination.sticky.settled import SettledShare
+from ringcast._coordination.sticky.times import StickyTimes
 from ringcast_wire.owner_records import Entry, Phase, Session, State, Table
 
 TIMES = StickyTimes()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ringcast._coordination.sticky_wishes import MAX_WISHES_BYTES, decode_wishes, encode_wishes
+from ringcast._coordination.sticky.wishes import MAX_WISHES_BYTES, decode_wishes, encode_wishes
 from ringcast._protocol.sticky.plan import Wishes
 from ringcast_wire import InvalidInputError, ProtocolError
 

@@ -18,9 +18,9 @@ from ringcast._bus.nats_bus import NatsBus
 from ringcast._common.config import WorkerConfig
 from ringcast._common.lasting import first_error
 from ringcast._common.log import worker_log
-from ringcast._coordination.sticky import StickyCoordinator
-from ringcast._coordination.sticky_migration import Migrates, StoreMigration
-from ringcast._coordination.sticky_times import StickyTimes, steady_clock
+from ringcast._coordination.sticky.coordinator import StickyCoordinator
+from ringcast._coordination.sticky.migration import Migrates, StoreMigration
+from ringcast._coordination.sticky.times import StickyTimes, steady_clock
 from ringcast._protocol.sticky.fence import FenceTimes
 from ringcast._protocol.sticky.leader import LeaderTimes
 from ringcast._protocol.sticky.ownership import OwnedState

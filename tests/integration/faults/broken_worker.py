@@ -17,8 +17,8 @@ from ringcast import Change
 from ringcast._bus.consumers import Consumers
 from ringcast._bus.nats_client import WorkerClient
 from ringcast._common.process import Process
-from ringcast._coordination import sticky_ownership
-from ringcast._coordination.sticky_ownership import KeyOwnership
+from ringcast._coordination.sticky import ownership
+from ringcast._coordination.sticky.ownership import KeyOwnership
 from ringcast._delivery.handler import Applier
 from ringcast._protocol.sticky.fence import Fence
 from ringcast._worker.anti_entropy import AntiEntropy
@@ -77,12 +77,12 @@ def starts_calls_past_its_fence() -> None:
 
 def activates_before_released() -> None:
     """Takes a partition up as soon as its owner was told to stop."""
-    sticky_ownership.Ownership = ActivatesEarly  # type: ignore[attr-defined]
+    ownership.Ownership = ActivatesEarly  # type: ignore[attr-defined]
 
 
 def resumes_its_token() -> None:
     """Starts no call past its fence, and goes on with what it had once a refresh succeeds."""
-    sticky_ownership.Ownership = ResumesItsToken  # type: ignore[attr-defined]
+    ownership.Ownership = ResumesItsToken  # type: ignore[attr-defined]
     _watch_no_fence()
 
 

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import ringcast
 from ringcast._bus.kv import NatsBucket
-from ringcast._coordination.sticky import StickyCoordinator
-from ringcast._coordination.sticky_ownership import ExclusiveCall
+from ringcast._coordination.sticky.coordinator import StickyCoordinator
+from ringcast._coordination.sticky.ownership import ExclusiveCall
 from ringcast_testkit import _worker_main
 from ringcast_wire import names
 

@@ -41,7 +41,7 @@ from ringcast._bus.tools import (
     read_bucket,
     read_stored_entries,
 )
-from ringcast._coordination.sticky_view import KeyRecords, key_records
+from ringcast._coordination.sticky.view import KeyRecords, key_records
 from ringcast._coordination.store_settings import decode_metadata
 from ringcast._protocol.assignment import owners
 from ringcast._protocol.kv_mirror import Entry

@@ -31,8 +31,8 @@ from ringcast._bus.tools import (
     read_bucket_revisions,
     write_entry,
 )
-from ringcast._coordination.sticky_view import KeyRecords, key_records
-from ringcast._coordination.sticky_wishes import encode_wishes
+from ringcast._coordination.sticky.view import KeyRecords, key_records
+from ringcast._coordination.sticky.wishes import encode_wishes
 from ringcast._coordination.store_settings import decode_metadata
 from ringcast._protocol.sticky.plan import Wishes
 from ringcast.topology import DEFAULT_TIMEOUT_S, require_key, servers_of

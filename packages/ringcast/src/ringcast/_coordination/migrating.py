@@ -30,10 +30,10 @@ from ringcast._bus.refusals import RefusedError
 from ringcast._common.cancellation import is_cancelled
 from ringcast._common.config import WorkerConfig
 from ringcast._common.lasting import first_error, lasting
-from ringcast._coordination.sticky import StickyCoordinator
-from ringcast._coordination.sticky_migration import GuardedParticipant, Migrates, StoreMigration
-from ringcast._coordination.sticky_ownership import ExclusiveCoordinator, ExclusiveParticipant
-from ringcast._coordination.sticky_times import StickyTimes
+from ringcast._coordination.sticky.coordinator import StickyCoordinator
+from ringcast._coordination.sticky.migration import GuardedParticipant, Migrates, StoreMigration
+from ringcast._coordination.sticky.ownership import ExclusiveCoordinator, ExclusiveParticipant
+from ringcast._coordination.sticky.times import StickyTimes
 from ringcast._coordination.store_step import StoreStep
 from ringcast._protocol.assignment import Assignment
 

@@ -12,7 +12,7 @@ from typing import Final
 from ringcast_wire import EventLog
 
 from ringcast._common.stats import Trigger
-from ringcast._coordination.sticky_ownership import ExclusiveCall, ExclusiveCoordinator
+from ringcast._coordination.sticky.ownership import ExclusiveCall, ExclusiveCoordinator
 from ringcast._delivery.gate import CallEndedError
 from ringcast._protocol.sticky.ownership import OwnedState
 from ringcast._worker.session import KeySession

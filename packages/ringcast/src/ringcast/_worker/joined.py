@@ -25,10 +25,10 @@ from ringcast._coordination.lease import LeaseSource
 from ringcast._coordination.migrating import MigratingStore
 from ringcast._coordination.migrating_peers import MigratingPeers
 from ringcast._coordination.peer import Coordinator, PeerCoordinator
-from ringcast._coordination.sticky import StickyCoordinator
-from ringcast._coordination.sticky_measures import KeyReport
-from ringcast._coordination.sticky_ownership import ExclusiveCoordinator
-from ringcast._coordination.sticky_times import StickyTimes
+from ringcast._coordination.sticky.coordinator import StickyCoordinator
+from ringcast._coordination.sticky.measures import KeyReport
+from ringcast._coordination.sticky.ownership import ExclusiveCoordinator
+from ringcast._coordination.sticky.times import StickyTimes
 from ringcast._worker.dry_waves import DryWaves, Validator
 from ringcast._worker.exclusive import ExclusiveKeys
 from ringcast._worker.migrating import MigratingKeys

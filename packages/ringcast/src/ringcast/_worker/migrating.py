@@ -10,7 +10,7 @@ from ringcast_wire import EventLog
 
 from ringcast._cache.cache import Cache
 from ringcast._common.stats import Trigger
-from ringcast._coordination.sticky_ownership import ExclusiveCoordinator
+from ringcast._coordination.sticky.ownership import ExclusiveCoordinator
 from ringcast._protocol.sticky.ownership import OwnedState
 from ringcast._worker.exclusive import ExclusiveKeys, KeyGate, Wish
 from ringcast._worker.session import KeySession

@@ -16,7 +16,7 @@ from ringcast._common.config import WorkerConfig
 from ringcast._common.place import read_place
 from ringcast._common.stats import Stats
 from ringcast._coordination.lease import LeaseSource
-from ringcast._coordination.sticky_measures import KeyReport
+from ringcast._coordination.sticky.measures import KeyReport
 from ringcast._worker.health import staleness_s
 from ringcast._worker.session import KeySession
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from ringcast_wire import event_before
 from ringcast_wire.owner_records import Rule, Session, Table
 
-from ringcast._coordination.sticky_records import OwnerRecords
-from ringcast._coordination.sticky_times import Clock, StickyTimes, loop_time
+from ringcast._coordination.sticky.records import OwnerRecords
+from ringcast._coordination.sticky.times import Clock, StickyTimes, loop_time
 
 
 class _Situation(NamedTuple):

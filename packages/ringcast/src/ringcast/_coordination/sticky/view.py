@@ -19,7 +19,7 @@ from ringcast_wire.owner_records import (
     decode_term,
 )
 
-from ringcast._coordination.sticky_wishes import decode_wishes
+from ringcast._coordination.sticky.wishes import decode_wishes
 from ringcast._protocol.sticky.balance import HotPartition, hot_partitions, measured_rates
 from ringcast._protocol.sticky.loads import KeyLoad, decode_loads
 from ringcast._protocol.sticky.plan import Wishes

@@ -11,12 +11,12 @@ from typing import Final, Protocol
 from ringcast_wire import EventLog, event_before, names
 from ringcast_wire.owner_records import Rule, Session, State, Table
 
-from ringcast._coordination.sticky_measures import KeyReport
-from ringcast._coordination.sticky_records import OwnerRecords
-from ringcast._coordination.sticky_session import Refresh
-from ringcast._coordination.sticky_settled import SettledShare
-from ringcast._coordination.sticky_state import StateWriter
-from ringcast._coordination.sticky_times import Clock, StickyTimes, loop_time
+from ringcast._coordination.sticky.measures import KeyReport
+from ringcast._coordination.sticky.records import OwnerRecords
+from ringcast._coordination.sticky.session import Refresh
+from ringcast._coordination.sticky.settled import SettledShare
+from ringcast._coordination.sticky.state import StateWriter
+from ringcast._coordination.sticky.times import Clock, StickyTimes, loop_time
 from ringcast._protocol.sticky.fence import Fence
 from ringcast._protocol.sticky.migration import said_guarded
 from ringcast._protocol.sticky.ownership import Action, Deed, OwnedState, Ownership

@@ -12,10 +12,10 @@ from ringcast_wire.migrating import Step
 from ringcast_wire.owner_records import Rule, Table, encode_table, encode_term
 
 from ringcast._bus.bus import TRANSIENT
-from ringcast._coordination.sticky_measures import KeyReport, LeaderMeasures, by_phase, moves_of
-from ringcast._coordination.sticky_records import OwnerRecords
-from ringcast._coordination.sticky_session import Refresh, SessionAnswer
-from ringcast._coordination.sticky_times import Clock, StickyTimes, loop_time
+from ringcast._coordination.sticky.measures import KeyReport, LeaderMeasures, by_phase, moves_of
+from ringcast._coordination.sticky.records import OwnerRecords
+from ringcast._coordination.sticky.session import Refresh, SessionAnswer
+from ringcast._coordination.sticky.times import Clock, StickyTimes, loop_time
 from ringcast._protocol.sticky.evidence import LeaseEvidence
 from ringcast._protocol.sticky.leader import Leader, TakeTerm, View, WriteTable
 from ringcast._protocol.sticky.leader import Step as LeaderStep

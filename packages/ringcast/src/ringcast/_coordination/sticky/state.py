@@ -10,8 +10,8 @@ from ringcast_wire import Backoff, EventLog, event_before
 from ringcast_wire.owner_records import State, encode_state
 
 from ringcast._bus.bus import TRANSIENT
-from ringcast._coordination.sticky_records import OwnerRecords
-from ringcast._coordination.sticky_times import Clock, loop_time
+from ringcast._coordination.sticky.records import OwnerRecords
+from ringcast._coordination.sticky.times import Clock, loop_time
 from ringcast._protocol.sticky.leader import TOUCH_S
 
 

@@ -13,7 +13,7 @@ from ringcast_wire import EventLog, ProtocolError, names
 
 from ringcast._bus.buckets import Bucket, ConflictError
 from ringcast._bus.bus import TRANSIENT
-from ringcast._coordination.sticky_times import Clock, StickyTimes
+from ringcast._coordination.sticky.times import Clock, StickyTimes
 from ringcast._protocol.sticky.leader import TOUCH_S
 from ringcast._protocol.sticky.loads import KeyLoad, LoadMeter, decode_loads, encode_loads, reported
 

@@ -14,14 +14,14 @@ from ringcast._bus.buckets import Buckets
 from ringcast._bus.bus import TRANSIENT
 from ringcast._common.config import WorkerConfig
 from ringcast._common.lasting import lasting
-from ringcast._coordination.sticky_leader import KeyLeader
-from ringcast._coordination.sticky_loads import LoadReporter, read_loads
-from ringcast._coordination.sticky_measures import KeyReport
-from ringcast._coordination.sticky_migration import Migrates, StoreMigration
-from ringcast._coordination.sticky_ownership import ExclusiveCall, ExclusiveParticipant, KeyOwnership
-from ringcast._coordination.sticky_records import OwnerRecords
-from ringcast._coordination.sticky_session import FAILURES, Refresh, SessionKeeper, read_sessions
-from ringcast._coordination.sticky_times import Clock, StickyTimes, loop_time, steady_clock
+from ringcast._coordination.sticky.leader import KeyLeader
+from ringcast._coordination.sticky.loads import LoadReporter, read_loads
+from ringcast._coordination.sticky.measures import KeyReport
+from ringcast._coordination.sticky.migration import Migrates, StoreMigration
+from ringcast._coordination.sticky.ownership import ExclusiveCall, ExclusiveParticipant, KeyOwnership
+from ringcast._coordination.sticky.records import OwnerRecords
+from ringcast._coordination.sticky.session import FAILURES, Refresh, SessionKeeper, read_sessions
+from ringcast._coordination.sticky.times import Clock, StickyTimes, loop_time, steady_clock
 from ringcast._protocol.sticky.ownership import OwnedState
 
 _GAP: Final = 0.2

@@ -23,7 +23,7 @@ from ringcast_wire import (
 
 from ringcast._bus.buckets import Bucket, Buckets, ConflictError, Found
 from ringcast._bus.bus import TRANSIENT
-from ringcast._coordination.sticky_times import Clock, StickyTimes
+from ringcast._coordination.sticky.times import Clock, StickyTimes
 from ringcast._protocol.kv_mirror import Entry
 
 FAILURES: Final = 3

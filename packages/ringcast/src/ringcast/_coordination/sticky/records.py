@@ -21,7 +21,7 @@ from ringcast_wire.owner_records import (
 )
 
 from ringcast._bus.buckets import Buckets, ConflictError
-from ringcast._coordination.sticky_wishes import WishRecords
+from ringcast._coordination.sticky.wishes import WishRecords
 from ringcast._protocol.kv_mirror import Entry, KvMirror
 from ringcast._protocol.sticky.leader import TOUCH_S
 from ringcast._protocol.sticky.plan import Wishes

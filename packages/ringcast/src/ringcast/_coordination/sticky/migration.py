@@ -7,9 +7,9 @@ from typing import NamedTuple, Protocol
 
 from ringcast_wire.migrating import Step
 
-from ringcast._coordination.sticky_leader import KeyLeader
-from ringcast._coordination.sticky_ownership import KeyOwnership
-from ringcast._coordination.sticky_records import OwnerRecords
+from ringcast._coordination.sticky.leader import KeyLeader
+from ringcast._coordination.sticky.ownership import KeyOwnership
+from ringcast._coordination.sticky.records import OwnerRecords
 from ringcast._protocol.sticky.migration import Guard
 
 

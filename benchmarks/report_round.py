@@ -36,8 +36,8 @@ from ringcast._worker.reports import Reports
 from ringcast._worker.session import KeySession
 from ringcast._worker.telemetry import KeyTelemetry
 from ringcast_config_service.nats import streams
-from ringcast_config_service.nats.fleet import FleetRound, ask_fleet
-from ringcast_config_service.proof import ProofTarget, Verdict, judge
+from ringcast_config_service.releases.fleet import FleetRound, ask_fleet
+from ringcast_config_service.releases.proof import ProofTarget, Verdict, judge
 from ringcast_config_service.repository import StoreRecord
 from ringcast_testkit import NatsServer
 from ringcast_wire import (

@@ -230,23 +230,17 @@ ROOMS = (
             ("access", ("audit", "repository", "refusals", "caller")),
             ("callout", ("access", "telemetry", "watched_file", "caller")),
             ("writes", ("telemetry", "repository", "permits", "caller")),
-            ("proof", ()),
-            ("canary", ("proof",)),
-            ("nats", ("proof", "telemetry", "repository", "broker_state")),
-            ("proofs", ("proof", "nats", "repository")),
-            ("canaries", ("canary", "nats", "repository")),
-            ("dry_waves", ("proof", "nats", "repository")),
+            ("nats", ("telemetry", "repository", "broker_state")),
             ("histories", ("nats", "telemetry", "repository")),
             ("migrations", ("repository",)),
             ("lifecycle", ("maintenance", "migrations", "nats", "repository")),
             ("policies", ("repository",)),
             ("value_schemas", ("telemetry", "repository")),
-            ("gates", ("promql", "proof", "proofs", "repository")),
             (
                 "releases",
                 (
-                    *("gates", "canaries", "dry_waves", "promql", "external_check", "histories", "writes"),
-                    *("value_schemas", "telemetry", "repository"),
+                    *("promql", "external_check", "nats", "histories", "writes", "value_schemas", "telemetry"),
+                    "repository",
                 ),
             ),
             (
@@ -259,7 +253,7 @@ ROOMS = (
             (
                 "grpc",
                 (
-                    *("handlers", "lifecycle", "policies", "value_schemas", "releases", "proofs", "nats", "writes"),
+                    *("handlers", "lifecycle", "policies", "value_schemas", "releases", "nats", "writes"),
                     *("telemetry", "repository"),
                     *(
                         "access",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ringcast_config_service.proof import Lack, Verdict
+from ringcast_config_service.releases.proof import Lack, Verdict
 
 from benchmarks.report_round import GOAL_S, missed, run
 

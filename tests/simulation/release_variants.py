@@ -9,11 +9,10 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import msgspec
-from ringcast_config_service import gates, proof, proofs
-from ringcast_config_service.nats import fleet
 from ringcast_config_service.promql.conditions import Answer, Outcome
-from ringcast_config_service.proof import Fleet, Lack, ProofTarget, Verdict
-from ringcast_config_service.proofs import Look, Proof, Proofs
+from ringcast_config_service.releases import fleet, gates, proof, proofs
+from ringcast_config_service.releases.proof import Fleet, Lack, ProofTarget, Verdict
+from ringcast_config_service.releases.proofs import Look, Proof, Proofs
 from ringcast_config_service.repository import (
     Release,
     ReleaseRepository,

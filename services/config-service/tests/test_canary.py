@@ -7,11 +7,11 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from ringcast_config_service import canaries
-from ringcast_config_service.canaries import Canaries
-from ringcast_config_service.canary import LabelledOwners, labelled_owners
-from ringcast_config_service.nats.fleet import FleetRound
-from ringcast_config_service.proof import Fleet, Registration
+from ringcast_config_service.releases import canaries
+from ringcast_config_service.releases.canaries import Canaries
+from ringcast_config_service.releases.canary import LabelledOwners, labelled_owners
+from ringcast_config_service.releases.fleet import FleetRound
+from ringcast_config_service.releases.proof import Fleet, Registration
 from ringcast_config_service.repository import Canary, Release
 from ringcast_wire import (
     WIRE_VERSION,

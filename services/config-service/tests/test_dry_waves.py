@@ -6,9 +6,9 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from ringcast_config_service.dry_waves import Judged, judged_by
-from ringcast_config_service.nats.fleet import FleetRound
-from ringcast_config_service.proof import Fleet, Registration
+from ringcast_config_service.releases.dry_waves import Judged, judged_by
+from ringcast_config_service.releases.fleet import FleetRound
+from ringcast_config_service.releases.proof import Fleet, Registration
 from ringcast_wire import (
     WIRE_VERSION,
     ConditionFailedError,

@@ -9,12 +9,12 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from ringcast_config_service import gates
-from ringcast_config_service.gates import Gates
 from ringcast_config_service.promql.conditions import Answer, Outcome
-from ringcast_config_service.proof import Lack
-from ringcast_config_service.proofs import Look
-from ringcast_config_service.releases import TAKEOVER_MS
+from ringcast_config_service.releases import gates
+from ringcast_config_service.releases.driver import TAKEOVER_MS
+from ringcast_config_service.releases.gates import Gates
+from ringcast_config_service.releases.proof import Lack
+from ringcast_config_service.releases.proofs import Look
 from ringcast_config_service.repository import KeyRevisions, Release
 from ringcast_wire import (
     InvalidInputError,

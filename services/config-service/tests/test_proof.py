@@ -9,7 +9,7 @@ import re
 from typing import Any, Final
 
 import pytest
-from ringcast_config_service.proof import MAX_NAMED, Fleet, ProofTarget, Registration, judge
+from ringcast_config_service.releases.proof import MAX_NAMED, Fleet, ProofTarget, Registration, judge
 from ringcast_wire import WIRE_VERSION
 from ringcast_wire.reports import Refusal, ReportRound, RowFailure, WorkerKind, WorkerReport
 

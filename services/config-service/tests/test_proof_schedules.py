@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from ringcast_config_service import proof
-from ringcast_config_service.proof import Fleet, ProofTarget, Registration, Verdict, judge
+from ringcast_config_service.releases import proof
+from ringcast_config_service.releases.proof import Fleet, ProofTarget, Registration, Verdict, judge
 from ringcast_wire import WIRE_VERSION, names, reports, split_chunks
 from ringcast_wire._reports import asking
 

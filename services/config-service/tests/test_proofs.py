@@ -6,15 +6,35 @@ import asyncio
 from typing import Any
 
 import pytest
-from ringcast_config_service import proofs as proofs_module
-from ringcast_config_service.nats.fleet import ask_fleet
-from ringcast_config_service.proofs import Proof, Proofs
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+from ringcast_config_service.releases import proofs as proofs_module
+from ringcast_config_service.releases.fleet import ask_fleet
+from ringcast_config_service.releases.proofs import Proof, Proofs
 from ringcast_config_service.repository import StoreRecord
 from ringcast_testkit import until
-from ringcast_wire import LeaseRecord, LimitExceededError, NodeRecord, StoreSettings, encode_record, names
+from ringcast_wire import (
+    WIRE_VERSION,
+    LeaseRecord,
+    LimitExceededError,
+    NodeRecord,
+    StoreSettings,
+    encode_record,
+    names,
+    split_chunks,
+)
 from ringcast_wire._reports import asking
 from ringcast_wire.buckets import subject_of
 from ringcast_wire.grpc import pb
+from ringcast_wire.reports import (
+    Refusal,
+    RowFailure,
+    WorkerKind,
+    WorkerReport,
+    decode_report_request,
+    encode_report,
+    ranges_of,
+)
 
 CALLS = 20
 
@@ -52,6 +72,43 @@ class Bench:
         await self._service.nc.flush()
         count: int = self._questions[key].pending_msgs
         return count
+
+
+async def register(js: JetStreamContext, store: str, worker_id: str) -> None:
+    """Has a worker of key ``k`` registered and alive."""
+    node = NodeRecord(slot=0, lease=worker_id, incarnation="i")
+    lease = LeaseRecord(incarnation="i", host="h", pid=1, started_at_ms=1)
+    await js.publish(subject_of(names.nodes_bucket(store), names.node_key("k", worker_id)), encode_record(node))
+    await js.publish(subject_of(names.LEASES_BUCKET, worker_id), encode_record(lease))
+
+
+class Answerer:
+    """Answers as workers do. ``refuses``: of each worker what it says of rows that it may have refused."""
+
+    def __init__(self, nc: Client, store: str, refuses: dict[str, bool | None]) -> None:
+        self._nc, self._store = nc, store
+        self.refuses = refuses
+        self.silent_to_ranges: set[str] = set()
+        self.asked: list[dict[int, tuple[int, int]]] = []
+
+    async def answer(self, message: Any) -> None:
+        request = decode_report_request(message.data)
+        ranges = ranges_of(request)
+        self.asked.append(ranges)
+        for worker_id, refuses in self.refuses.items():
+            if ranges and worker_id in self.silent_to_ranges:
+                continue
+            named = [Refusal(number, "row", last, RowFailure.DROPPED) for number, (_, last) in ranges.items()]
+            report = WorkerReport(
+                WIRE_VERSION,
+                request.round_id,
+                *("i", "1", 1, WorkerKind.APPLICATION, "digest", "history", [], []),
+                refusals=[] if refuses is False else named,
+                may_have_refused=refuses,
+            )
+            subject = names.reported_subject(self._store, "k", worker_id, request.round_id)
+            for chunk in split_chunks(encode_report(report), 65_536):
+                await self._nc.publish(subject, chunk.data, headers={names.HEADER_CHUNK: chunk.header})
 
 
 @pytest.fixture
@@ -95,10 +152,7 @@ async def test_rounds_of_one_key_that_overlap_do_not_share_answers(
     monkeypatch.setattr(asking, "JOIN_WITHIN_S", 60.0)
     await bench.release("k")
     js, silent = service.nc.jetstream(), f"{store_name}-silent"
-    node = NodeRecord(slot=0, lease=silent, incarnation="i")
-    lease = LeaseRecord(incarnation="i", host="h", pid=1, started_at_ms=1)
-    await js.publish(subject_of(names.nodes_bucket(store_name), names.node_key("k", silent)), encode_record(node))
-    await js.publish(subject_of(names.LEASES_BUCKET, silent), encode_record(lease))
+    await register(js, store_name, silent)
     store = StoreRecord(store_name, StoreSettings(partition_count=8), 0, 1)
 
     async def is_asked() -> bool:
@@ -109,3 +163,29 @@ async def test_rounds_of_one_key_that_overlap_do_not_share_answers(
     second = await ask_fleet(service.nc, js, store, "k")
     assert [(await first).found.silent, second.found.silent] == [(silent,), (silent,)]
     assert await bench.questions("k") == 2
+
+
+async def test_the_revisions_are_sent_only_where_a_worker_may_have_refused_something(
+    service: Any, store_name: str
+) -> None:
+    await service.create(store_name)
+    js, ranges = service.nc.jetstream(), {1: (4, 6), 3: (1, 1)}
+    clean, dropped, older = (f"{store_name}-{name}" for name in ("clean", "dropped", "older"))
+    answerer = Answerer(service.nc, store_name, {clean: False})
+    await service.nc.subscribe(names.report_subject(store_name, "k"), cb=answerer.answer)
+    store = StoreRecord(store_name, StoreSettings(partition_count=8), 0, 1)
+    await register(js, store_name, clean)
+    found = (await ask_fleet(service.nc, js, store, "k", ranges)).found
+    assert (answerer.asked, found.reports[clean].refusals) == ([{}], [])
+
+    answerer.refuses |= {dropped: True, older: None}
+    for worker_id in (dropped, older):
+        await register(js, store_name, worker_id)
+    found = (await ask_fleet(service.nc, js, store, "k", ranges)).found
+    assert answerer.asked[1:] == [{}, ranges]
+    named = {name: [each.partition for each in report.refusals or ()] for name, report in found.reports.items()}
+    assert (named, found.silent) == ({clean: [], dropped: [1, 3], older: [1, 3]}, ())
+
+    answerer.silent_to_ranges = {clean, dropped}
+    found = (await ask_fleet(service.nc, js, store, "k", ranges)).found
+    assert (set(found.reports), found.silent) == ({clean, older}, (dropped,)), "an answer without ranges is none"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from ringcast_config_service.nats.fleet import FleetRound
-from ringcast_config_service.proof import Fleet, Registration
-from ringcast_config_service.provisional import laid_by
+from ringcast_config_service.releases.fleet import FleetRound
+from ringcast_config_service.releases.proof import Fleet, Registration
+from ringcast_config_service.releases.provisional import laid_by
 from ringcast_wire import WIRE_VERSION
 from ringcast_wire.reports import (
     DryRefusal,

@@ -18,8 +18,8 @@ from ringcast_wire.grpc import ConfigServiceStub, pb
 
 SERVICE: Final = """
 import os, signal, sys
-from ringcast_config_service import canaries, gates
-from ringcast_config_service import releases as work
+from ringcast_config_service.releases import canaries, gates
+from ringcast_config_service.releases import driver as work
 from ringcast_config_service.__main__ import main
 from ringcast_config_service.repository import Canary, release_steps
 from ringcast_config_service.repository.sqlite import releases as sqlite

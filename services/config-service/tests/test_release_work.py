@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ringcast_config_service import releases as releases_module
-from ringcast_config_service.gates import Judgement
-from ringcast_config_service.releases import HALTED_AFTER_S, ReleaseWork
+from ringcast_config_service.releases import driver as releases_module
+from ringcast_config_service.releases.driver import HALTED_AFTER_S, ReleaseWork
+from ringcast_config_service.releases.gates import Judgement
 from ringcast_config_service.repository import Authorship, Release, RowWrite, StageBatch, StagedRow, Step
 from ringcast_config_service.telemetry import Measures
 from ringcast_core import row_partition

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, cast
 
 import pytest
-from ringcast_config_service.proofs import Proofs
+from ringcast_config_service.releases.proofs import Proofs
 from ringcast_config_service.repository import Authorship, Deletion, Release, RowWrite, StageBatch, StagedRow
 from ringcast_core import row_partition
 from ringcast_wire import (

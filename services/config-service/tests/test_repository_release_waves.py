@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from ringcast_config_service.releases import Releases
+from ringcast_config_service.releases.driver import Releases
 from ringcast_config_service.repository import Authorship, HistoryFilter, RowWrite, StageBatch, StagedRow, release_steps
 from ringcast_config_service.repository.release_draw import Canary, draw
 from ringcast_core import row_partition

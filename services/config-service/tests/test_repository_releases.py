@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ringcast_config_service.releases import Releases
+from ringcast_config_service.releases.driver import Releases
 from ringcast_config_service.repository import (
     Authorship,
     Deletion,

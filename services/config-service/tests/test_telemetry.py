@@ -192,7 +192,7 @@ async def test_labels_are_few_whatever_is_asked_for(
 async def test_releases_are_counted_by_state(
     start: Any, nats_url: str, tmp_path: Any, store_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ringcast_config_service.releases._COUNT_S", 0.0)
+    monkeypatch.setattr("ringcast_config_service.releases.driver._COUNT_S", 0.0)
     database = f"sqlite:{tmp_path / 'ringcast.db'}"
     async with start(nats_url, database, metrics_listen="127.0.0.1:0") as service:
         url = f"http://{service.app.metrics_address}/metrics"

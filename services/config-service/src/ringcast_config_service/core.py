@@ -12,11 +12,8 @@ from ringcast_wire import EventLog, RingcastError
 
 from ringcast_config_service.access import Access
 from ringcast_config_service.audit import AuditTrail
-from ringcast_config_service.canaries import Canaries
 from ringcast_config_service.config import Config
-from ringcast_config_service.dry_waves import DryWaves
 from ringcast_config_service.external_check.check import ExternalCheck
-from ringcast_config_service.gates import Gates
 from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.histories import Histories
 from ringcast_config_service.lifecycle import Lifecycle
@@ -28,9 +25,12 @@ from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.nats.relay import Relay
 from ringcast_config_service.policies import Policies
 from ringcast_config_service.promql.conditions import Conditions
-from ringcast_config_service.proofs import Proofs
-from ringcast_config_service.provisional import ProvisionalWaves
-from ringcast_config_service.releases import Releases, ReleaseWork
+from ringcast_config_service.releases.canaries import Canaries
+from ringcast_config_service.releases.driver import Releases, ReleaseWork
+from ringcast_config_service.releases.dry_waves import DryWaves
+from ringcast_config_service.releases.gates import Gates
+from ringcast_config_service.releases.proofs import Proofs
+from ringcast_config_service.releases.provisional import ProvisionalWaves
 from ringcast_config_service.repository import Repository
 from ringcast_config_service.telemetry import Telemetry
 from ringcast_config_service.value_schemas import ValueSchemas

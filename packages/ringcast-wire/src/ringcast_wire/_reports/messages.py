@@ -178,6 +178,8 @@ class WorkerReport(msgspec.Struct, frozen=True, array_like=True):
     """Live rows of all partitions that it holds; ``None``: an older build, which does not say."""
     row_bytes: _Count | None = None
     """Of their ids, values and metadata, as the config service counts them."""
+    may_have_refused: bool | None = None
+    """Whether the handler did not take something since the start; ``None``: an older build, which does not say."""
 
     @property
     def unnamed_given_up(self) -> int:

@@ -147,6 +147,7 @@ class Reports:
             provisional=self._laid(session.key, request.provisional),
             rows=sum(len(part.rows) for part in machine.partitions.values()),
             row_bytes=sum(part.row_bytes for part in machine.partitions.values()),
+            may_have_refused=poison.may_have_refused,
         )
 
     def _row(self, session: KeySession, row_id: str) -> RowReport:

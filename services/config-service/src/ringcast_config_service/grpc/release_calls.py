@@ -13,8 +13,8 @@ from ringcast_config_service.grpc.callers import caller_of
 from ringcast_config_service.grpc.input import answer
 from ringcast_config_service.grpc.messages import SKIP_INVALID, choice
 from ringcast_config_service.grpc.rows import authorship, rejected_message, row_input
-from ringcast_config_service.proofs import Proofs
-from ringcast_config_service.releases import Releases, Staged
+from ringcast_config_service.releases.driver import Releases, Staged
+from ringcast_config_service.releases.proofs import Proofs
 from ringcast_config_service.repository import Authorship, Certificate, Release, ReleaseRow, RowRelease
 from ringcast_config_service.repository.release_records import REMOVE
 from ringcast_config_service.writes.terms import KeyedRow

@@ -49,8 +49,8 @@ from ringcast_config_service.handlers import Handlers
 from ringcast_config_service.lifecycle import Lifecycle
 from ringcast_config_service.logins import Logins
 from ringcast_config_service.policies import Policies
-from ringcast_config_service.proofs import Proofs
-from ringcast_config_service.releases import Releases
+from ringcast_config_service.releases.driver import Releases
+from ringcast_config_service.releases.proofs import Proofs
 from ringcast_config_service.repository import HistoryFilter, ListedRow, ListFilter, Revision, WriteOutcome
 from ringcast_config_service.security import Security
 from ringcast_config_service.telemetry import Telemetry

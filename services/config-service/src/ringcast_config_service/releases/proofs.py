@@ -21,8 +21,8 @@ from ringcast_wire import (
 )
 from ringcast_wire.reports import ProvisionalRequest, ReportRound
 
-from ringcast_config_service.nats.fleet import PATIENCE_S, ask_fleet
-from ringcast_config_service.proof import Lack, ProofTarget, Verdict, judge
+from ringcast_config_service.releases.fleet import PATIENCE_S, ask_fleet
+from ringcast_config_service.releases.proof import Lack, ProofTarget, Verdict, judge
 from ringcast_config_service.repository import (
     Certificate,
     KeyRevisions,

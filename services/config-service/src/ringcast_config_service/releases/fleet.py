@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from nats.aio.client import Client
@@ -13,7 +14,7 @@ from ringcast_wire.reports import DryWaveRequest, ProvisionalRequest, ReportAske
 
 from ringcast_config_service.nats.calls import nats_calls
 from ringcast_config_service.nats.latest import read_newest, read_sessions
-from ringcast_config_service.proof import Fleet, Registration
+from ringcast_config_service.releases.proof import Fleet, Registration
 from ringcast_config_service.repository import StoreRecord
 
 PATIENCE_S: Final = 2.0
@@ -44,16 +45,35 @@ async def ask_fleet(
     Raises:
         UnavailableError: NATS does not answer, or only a server that lags behind.
     """
-    numbers = [part for each, ends in sorted((ranges or {}).items()) for part in (each, *ends)]
     before = await read_fleet(js, store, key)
     with nats_calls("NATS does not carry questions to workers"):
         # An asker of its own: no answer that was given before the registrations were read.
-        asker = ReportAsker(nc)
-        asked = list(before.living)
-        found = await asker.ask(
-            store.name, key, asked, ranges=numbers, dry_wave=dry_wave, provisional=provisional, timeout_s=PATIENCE_S
+        ask = partial(
+            ReportAsker(nc).ask, store.name, key, dry_wave=dry_wave, provisional=provisional, timeout_s=PATIENCE_S
         )
+        found = await ask(list(before.living))
+        # Ranges are up to 53 KB, to every worker, and most have refused nothing at all: these need none.
+        if ranges and (doubtful := [name for name in before.living if _may_have_refused(found, name)]):
+            numbers = [part for each, ends in sorted(ranges.items()) for part in (each, *ends)]
+            found = _replaced(found, await ask(doubtful, ranges=numbers), doubtful)
     return FleetRound(before, found, await read_fleet(js, store, key))
+
+
+def _may_have_refused(found: ReportRound, name: str) -> bool:
+    report = found.reports.get(name)
+    return report is not None and report.may_have_refused is not False
+
+
+def _replaced(first: ReportRound, second: ReportRound, workers: Collection[str]) -> ReportRound:
+    """The first round, with what the second one has of some workers."""
+    kept = {name: report for name, report in first.reports.items() if name not in workers}
+    return ReportRound(
+        kept | {name: report for name, report in second.reports.items() if name in workers},
+        tuple(sorted({*first.silent, *second.silent})),
+        {**first.unreadable, **second.unreadable},
+        first.left_out + second.left_out,
+        first.took_s + second.took_s,
+    )
 
 
 async def read_fleet(js: JetStreamContext, store: StoreRecord, key: str) -> Fleet:

@@ -26,8 +26,8 @@ from ringcast_wire.reports import (
     spans_of,
 )
 
-from ringcast_config_service.nats.fleet import ask_fleet
-from ringcast_config_service.proof import Fleet, agreement, counted, incomplete, some_partitions
+from ringcast_config_service.releases.fleet import ask_fleet
+from ringcast_config_service.releases.proof import Fleet, agreement, counted, incomplete, some_partitions
 from ringcast_config_service.repository import Canary, Release, Repository, StoreRecord
 
 log = EventLog(logging.getLogger(__name__))

@@ -26,9 +26,9 @@ from ringcast_wire.reports import (
 )
 
 from ringcast_config_service.nats.calls import nats_calls
-from ringcast_config_service.nats.fleet import FleetRound, ask_fleet
-from ringcast_config_service.proof import Lack, counted, incomplete
-from ringcast_config_service.proofs import Look
+from ringcast_config_service.releases.fleet import FleetRound, ask_fleet
+from ringcast_config_service.releases.proof import Lack, counted, incomplete
+from ringcast_config_service.releases.proofs import Look
 from ringcast_config_service.repository import Release, Repository
 
 log = EventLog(logging.getLogger(__name__))

@@ -30,12 +30,12 @@ from ringcast_wire import (
     shown,
 )
 
-from ringcast_config_service.canaries import Canaries
-from ringcast_config_service.dry_waves import DryWaves
 from ringcast_config_service.external_check.check import ExternalCheck
-from ringcast_config_service.gates import Gates
 from ringcast_config_service.histories import Histories
 from ringcast_config_service.promql.conditions import Conditions
+from ringcast_config_service.releases.canaries import Canaries
+from ringcast_config_service.releases.dry_waves import DryWaves
+from ringcast_config_service.releases.gates import Gates
 from ringcast_config_service.repository import (
     Authorship,
     Canary,

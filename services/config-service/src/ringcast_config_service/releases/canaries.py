@@ -11,8 +11,8 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 from ringcast_wire import ConditionFailedError, EventLog, LimitExceededError, Mode, UnavailableError, limits
 
-from ringcast_config_service.canary import LabelledOwners, labelled_owners
-from ringcast_config_service.nats.fleet import ask_fleet
+from ringcast_config_service.releases.canary import LabelledOwners, labelled_owners
+from ringcast_config_service.releases.fleet import ask_fleet
 from ringcast_config_service.repository import Canary, Release, Repository, StoreRecord
 
 log = EventLog(logging.getLogger(__name__))

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple, Protocol
 from ringcast_wire import KeyCertificate, ReleaseGate, RingcastError, UnavailableError
 
 from ringcast_config_service.promql.conditions import Answer, Outcome, sentence_of
-from ringcast_config_service.proof import Lack
-from ringcast_config_service.proofs import Look
+from ringcast_config_service.releases.proof import Lack
+from ringcast_config_service.releases.proofs import Look
 from ringcast_config_service.repository import KeyRevisions, Release, ReleaseRepository
 
 _FIRST_PAUSE_S: Final = 0.1

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ringcast_wire.reports import ReportRound
 
-from ringcast_config_service.proof import Fleet, Lack, agreement, counted, incomplete, ownership
+from ringcast_config_service.releases.proof import Fleet, Lack, agreement, counted, incomplete, ownership
 
 
 class LabelledOwners(NamedTuple):

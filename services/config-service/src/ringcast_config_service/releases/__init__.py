@@ -1,0 +1,1 @@
+"""Releases of rows: staged, published in waves behind gates, proven, undone."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ringcast._protocol import partition as partition_module
+from ringcast._protocol import unsaved as unsaved_module
 from ringcast._protocol.actions import Action, Announce, Apply, FetchPartition, Restored
 from ringcast._protocol.key import KeyMachine
 from ringcast._protocol.snapshots import CachedPartition, PartitionSave, Saving
@@ -117,7 +117,7 @@ def test_a_partition_that_was_lost_leaves_the_disk_and_its_cached_rows_are_not_h
 
 
 def test_past_so_many_changed_rows_a_partition_is_written_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_module, "MAX_UNSAVED_ROWS", 3)
+    monkeypatch.setattr(unsaved_module, "MAX_UNSAVED_ROWS", 3)
     bench = Bench()
     rows = [Row(f"r{number}", "x", 11 + number) for number in range(4)]
     bench.machine.fetches.partition_reply(bench.fetch.request, PartitionRows(0, 14, False, rows), 2.0)  # type: ignore[union-attr]

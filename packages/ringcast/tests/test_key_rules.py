@@ -237,6 +237,24 @@ def test_an_event_is_acknowledged_only_after_the_handler() -> None:
     assert [ack.tokens for ack in bench.poll(Ack)] == [["late"]]
 
 
+def test_of_an_event_that_two_consumers_deliver_both_deliveries_are_acknowledged_once_it_is_applied() -> None:
+    """Else those of one would count there until they come again, and events of other partitions wait behind them."""
+    bench = Bench().live()
+    ones = ["$JS.ACK.s.c.1.7.1.9.0", "$JS.ACK.s.c.2.7.3.9.0"]
+    others = ["$JS.ACK.s.c~1.1.7.2.9.0", "$JS.ACK.s.c~1.2.7.3.9.0"]
+    for token in (ones[0], others[0], ones[1], others[1]):
+        bench.event(0, 1, inline("a", 1), token=token)
+    assert not bench.poll(Ack)
+    (job,) = bench.poll(Apply)
+    bench.done(job)
+    assert [ack.tokens for ack in bench.poll(Ack)] == [[ones[1], others[1]]]
+
+    bench.event(1, 3, fetched("a", 3), token=ones[0])
+    bench.event(1, 3, fetched("a", 3), token=others[0])  # while its fetch is under way
+    bench.machine.assign(frozenset())
+    assert [ack.tokens for ack in bench.poll(Ack)] == [[ones[0], others[0]]], "the next owner begins with a fetch"
+
+
 def test_events_past_the_bound_are_remembered_by_their_revision_alone() -> None:
     bench = Bench()
     for rev in range(1, MAX_WAITING_EVENTS + 11):

@@ -29,3 +29,13 @@ def read_place(reply: str) -> Place | None:
     if len(tokens) < _ACK_TOKENS or not all(number.isdecimal() for number in numbers):
         return None
     return Place(*map(int, numbers))
+
+
+def same_consumer(one: str, other: str) -> bool:
+    """Whether one consumer delivers both, by the subjects that acknowledge them; also where that is not known."""
+    return _consumer(one) == _consumer(other)
+
+
+def _consumer(reply: str) -> str:
+    tokens = reply.split(".")
+    return ".".join(tokens[: 6 if len(tokens) >= _ACK_TOKENS_WITH_DOMAIN else 4]) if len(tokens) >= _ACK_TOKENS else ""

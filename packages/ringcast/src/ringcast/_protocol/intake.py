@@ -54,7 +54,7 @@ class EventIntake:
             self._outbox.ack([token])
         elif kind is EventKind.REPEAT:
             self._stats.duplicates += 1
-            partition.tokens[event.rev] = token
+            partition.keep(event.rev, token)
         elif self.is_full:
             self._defer(partition, event, token)
         elif not partition.live or partition.fetching is not Fetching.IDLE:

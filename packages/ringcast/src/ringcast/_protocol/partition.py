@@ -15,11 +15,13 @@ from typing import Final, NamedTuple, TypeAlias
 
 from ringcast_wire import Backoff, Event, RandomSource, Row
 
-Token: TypeAlias = str
-"""What acknowledges one delivery of an event; opaque here."""
+from ringcast._common.place import same_consumer
+from ringcast._protocol.repeats import RepeatedDeliveries
+from ringcast._protocol.unsaved import Unsaved
 
-MAX_UNSAVED_ROWS: Final = 65_536
-"""Changed rows of a partition that are remembered for the disk; past it the partition is written whole."""
+Token: TypeAlias = str
+"""What acknowledges one delivery of an event; here it says no more than which consumer's that is."""
+
 MAX_OWED_ROWS: Final = 65_536
 """Deleted rows of a silent partition that are remembered for its owner to be."""
 MAX_RELEASES: Final = 64
@@ -112,23 +114,6 @@ class EventKind(Enum):
     GAP = auto()  # something before it is missing, or it does not list its changes
 
 
-class Unsaved:
-    """Rows that differ from the cached copy on disk: ``row_ids``, or all of them (``whole``)."""
-
-    __slots__ = ("row_ids", "whole")
-
-    def __init__(self, *, whole: bool) -> None:
-        self.whole = whole
-        self.row_ids: set[str] = set()
-
-    def note(self, row_id: str) -> None:
-        """The row has changed. Past ``MAX_UNSAVED_ROWS`` the whole partition is written."""
-        if not self.whole:
-            self.row_ids.add(row_id)
-            if len(self.row_ids) > MAX_UNSAVED_ROWS:
-                self.whole, self.row_ids = True, set()
-
-
 class Fetching(Enum):
     """Where the partition stands with its fetch."""
 
@@ -177,6 +162,7 @@ class Partition:
         "owed",
         "paced",
         "releases",
+        "repeats",
         "replace",
         "retry_at",
         "row_bytes",
@@ -201,6 +187,7 @@ class Partition:
         # Deletions newer than `applied`: without them a late reply could bring a deleted row back.
         self.tombstones: dict[str, int] = {}
         self.tokens: dict[int, Token] = {}
+        self.repeats = RepeatedDeliveries()
         # What events have said of releases: after which revision, up to which one, and of which release.
         self.releases: tuple[tuple[int, int, int], ...] = ()
         self.waiting: list[tuple[Event, Token]] = []
@@ -359,9 +346,17 @@ class Partition:
             return EventKind.GAP
         return EventKind.NEXT
 
+    def keep(self, rev: int, token: Token) -> None:
+        """Keeps one more delivery of an event; a later one by the same consumer takes the place of the one before."""
+        before = self.tokens.get(rev)
+        if before is None or same_consumer(before, token):
+            self.tokens[rev] = token
+        else:
+            self.repeats.add(rev, token)
+
     def defer(self, event: Event, token: Token) -> None:
         """Keeps an event until the fetch that is under way has ended."""
-        self.tokens[event.rev] = token
+        self.keep(event.rev, token)
         if len(self.waiting) < MAX_WAITING_EVENTS:
             self.waiting.append((event, token))
         else:
@@ -384,7 +379,7 @@ class Partition:
                 continue
             del self.foreign[history, rev]
             if is_ours and rev > self.applied:
-                self.tokens[rev] = token
+                self.keep(rev, token)
                 self.highest = max(self.highest, rev)
             else:
                 done.append(token)
@@ -397,23 +392,24 @@ class Partition:
         self.expected = max(self.expected, self.applied)
         if self.tombstones:
             self.tombstones = {row_id: at for row_id, at in self.tombstones.items() if at > self.applied}
+        repeated = self.repeats.pop(self.applied.__ge__) if self.repeats else []
         tokens = self.tokens
         if not tokens:
-            return []
+            return repeated
         if max(tokens) <= self.applied:
             self.tokens = {}
-            return [*tokens.values()]
+            return [*tokens.values(), *repeated]
         done = [rev for rev in tokens if rev <= self.applied]
-        return [tokens.pop(rev) for rev in done]
+        return [*(tokens.pop(rev) for rev in done), *repeated]
 
     def tokens_to(self, revision: int) -> list[Token]:
         """The deliveries of events up to ``revision``."""
-        return [token for rev, token in self.tokens.items() if rev <= revision]
+        return [token for rev, token in self.tokens.items() if rev <= revision] + self.repeats.of(revision.__ge__)
 
     @property
     def unacknowledged(self) -> list[Token]:
         """The deliveries that are not acknowledged yet."""
-        return [*self.tokens.values(), *self.foreign.values()]
+        return [*self.tokens.values(), *self.repeats.of(lambda _: True), *self.foreign.values()]
 
     @property
     def goal(self) -> int:
@@ -437,14 +433,14 @@ class Partition:
         self.waiting = [(event, token) for event, token in self.waiting if event.rev not in false]
         if self.highest in false:
             self.highest = 0
-        return [self.tokens.pop(rev) for rev in false if rev in self.tokens]
+        return [self.tokens.pop(rev) for rev in false if rev in self.tokens] + self.repeats.pop(false.__contains__)
 
     def give_up(self) -> list[Token]:
         """The partition is no longer ours; returns the tokens, as the new owner starts with a fetch."""
         self.on(PartitionInput.REVOKED)
         tokens = self.unacknowledged
         self.rows, self.tombstones, self.tokens, self.waiting, self.foreign = {}, {}, {}, [], {}
-        self.row_bytes = 0
+        self.repeats, self.row_bytes = RepeatedDeliveries(), 0
         return tokens
 
     def take_rows(self, rows: dict[str, Row]) -> None:

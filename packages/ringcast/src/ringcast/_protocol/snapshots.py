@@ -13,7 +13,8 @@ from typing import Final
 
 from ringcast_wire import Row
 
-from ringcast._protocol.partition import Partition, Unsaved
+from ringcast._protocol.partition import Partition
+from ringcast._protocol.unsaved import Unsaved
 
 MAX_WRITE_ROWS: Final = 8_192
 """Rows after which a write takes no further partition."""

@@ -99,6 +99,11 @@ demo: setup ## Show the main job on this machine: a list shared out, changes, a 
 demo-release: setup ## Show releases: a bad list is refused, a worse one undone by itself, a good one proven
 	@$(PYTHON) -m demo.release
 
+.PHONY: first-hour
+FIRST_HOUR ?=
+first-hour: setup ## Type docs/tutorial.md on a bare Debian that it makes for that (root and debootstrap; FIRST_HOUR="--help")
+	@$(PYTHON) -m tests.integration.first_hour $(FIRST_HOUR)
+
 .PHONY: demo-spark
 demo-spark: setup ## Bring half a million real IP ranges into a store by Spark, change 1 %, and stream the changes out
 	@$(PYTHON) -m demo.spark

@@ -56,7 +56,7 @@ def access(run: Run) -> None:
         ("logins", {"rounds": run.size(5, 1), "logins": run.size(400, 20), "at_once": _AT_ONCE}, _logins),
         ("revocation", {"rounds": run.size(5, 1), "connections": run.size(100, 4)}, _revocation),
         ("fleet of one token", fleet, _fleet),
-        ("many roles", {"rounds": run.size(16, 2), "roles": run.size(10_000, 50), "puts": run.size(500, 20)}, _roles),
+        ("many roles", {"rounds": run.size(16, 2), "roles": run.size(9_999, 50), "puts": run.size(500, 20)}, _roles),
         ("another leader", {"rounds": run.size(5, 1), "lease_s": run.size(15, 3)}, _leaders),
         ("drains", {"rounds": run.size(8, 1)}, _drains),
     )

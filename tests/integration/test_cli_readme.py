@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from ringcast_testkit import PATIENCE_S, ManagedProcess
 from ringcast_testkit.forks import forking
 
 from tests.integration.cli_process import MODULES, Cli
+from tests.integration.console_pages import examples_of, is_printed
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "packages/ringcast-cli/README.md"
@@ -25,7 +25,6 @@ ENCRYPTION = ROOT / "docs/encryption.md"
 RELEASES = ROOT / "docs/releases.md"
 SCHEMAS = ROOT / "docs/schemas.md"
 TUTORIAL = ROOT / "docs/tutorial.md"
-_BLOCK = re.compile(r"(?:^<!-- file: (\S+) -->\n)?^```(console|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -86,42 +85,14 @@ def typed(environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[[str
                 os.killpg(group, signal.SIGKILL)
 
 
-def _examples(page: Path) -> list[tuple[str, str]]:
-    """Each command and what it prints, standard error included.
-
-    Python runs as a program of its own, or is written to the file that the comment before it names.
-    """
-    examples: list[tuple[str, str]] = []
-    for file, language, block in _BLOCK.findall(page.read_text()):
-        if file:
-            examples.append((f"printf %s {shlex.quote(block)} > {file}", ""))
-        elif language == "python":
-            examples.append((f"python -c {shlex.quote(block)}", ""))
-            continue
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, _, output = part.partition("\n")
-            examples.append((command, output))
-    return examples
-
-
-def _matches(wanted: str, got: str) -> bool:
-    """Whether the output is as written; ``...`` stands for anything within a line, a line ``[...]`` for any lines."""
-    lines = [r"(?:.*\n)*" if line == "[...]\n" else _pattern(line) for line in wanted.splitlines(keepends=True)]
-    return re.fullmatch("".join(lines), got) is not None
-
-
-def _pattern(line: str) -> str:
-    return ".*".join(re.escape(part) for part in line.split("..."))
-
-
 @pytest.mark.parametrize(
     ("page", "least"),
     [(README, 12), (ENCRYPTION, 16), (RELEASES, 10), (SCHEMAS, 33), (TUTORIAL, 30)],
     ids=["readme", "encryption", "releases", "schemas", "tutorial"],
 )
 def test_every_console_example(page: Path, least: int, typed: Callable[[str], str]) -> None:
-    examples = _examples(page)
+    examples = examples_of(page)
     assert len(examples) >= least, "the page has lost its examples"
     for command, wanted in examples:
         got = typed(command)
-        assert _matches(wanted, got), f"$ {command}\n{got}"
+        assert is_printed(wanted, got), f"$ {command}\n{got}"

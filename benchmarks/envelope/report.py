@@ -225,7 +225,8 @@ SECTIONS = (
         "worker in the server's own files; the end of all connections of a token that was removed; 300 workers of one "
         "token that come and go, 20 at a time, 100 at most at once (all in one process, without garbage collection); "
         "puts into a service that 10,000 others have roles in, beside one where none has; the time until another "
-        "instance leads maintenance, once the one that led was killed; and until an instance is drained, and takes calls again.",
+        "instance leads maintenance, once the one that led was killed; and until an instance is drained, and takes "
+        "calls again.",
     ),
     Section(
         "undo",

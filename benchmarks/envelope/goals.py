@@ -103,6 +103,8 @@ GOALS = (
         "cpu, roles, audit and policies over none",
         1.05,
     ),
+    Goal("a revoked token ends all of 100 connections", "access", "revocation", "until all have ended", 5),
+    Goal("CPU of a put beside 10,000 roles", "access", "many roles", "cpu of a put, many over few", 1.05),
     Goal("worst crash under an agent", "ownership", "jump", "crash under an agent, dark at most_ms", 200),
     Goal("worst crash under an agent", "ownership", "sticky", "crash under an agent, dark at most_ms", 200),
     Goal("busiest of 20 workers over the mean, by load", "balance", "20 workers", "by load, busiest over mean", 1.25),

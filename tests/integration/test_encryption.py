@@ -111,14 +111,21 @@ async def test_clear_text_is_nowhere_unless_nothing_is_encrypted(site: Site, enc
         assert len([value for value in history if text in value]) == 603, "and so have those who read with the key"
         (letter,) = [found async for found in client.dead_letters("vault", with_values=True)]
         assert letter.value == text
+        site.nats.pause()  # so what is written waits in the outbox
+        try:
+            await client.put("vault", "secrets", "waits", text)
+            waiting = await _tables_with(site.database, text)
+        finally:
+            site.nats.resume()
     tables = await _tables_with(site.database, text)
     await asyncio.to_thread(site.stop)
     streams = await asyncio.to_thread(_files_with, site.directory / "nats", text)
     caches = await asyncio.to_thread(_files_with, site.directory / "cache", text)
     files = await asyncio.to_thread(_files_with, site.postgres.directory, text)
     if encrypted:
-        assert (tables, streams, caches, files) == (set(), set(), set(), set())
+        assert (waiting, tables, streams, caches, files) == (set(), set(), set(), set(), set())
     else:
+        assert "outbox" in waiting
         assert len(tables) >= 2, "rows and history at least"
         assert any("config_notify_vault" in str(path) or "vault" in str(path) for path in streams)
         assert streams

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import nats
@@ -15,6 +16,7 @@ from ringcast_testkit import PATIENCE_S, AgentProcess, History, WorkerProcess, a
 from ringcast_testkit.dispatch import following, status_until
 from ringcast_wire import Strategy, names
 
+from tests.integration.callout_nats import CalloutNats
 from tests.integration.infra_nats import WORKER_API, InfraNats, make_accounts
 
 PASSWORD = "for-this-test"
@@ -146,11 +148,21 @@ async def test_they_are_enough_to_keep_the_leases_of_workers(tmp_path: Path) -> 
     "cluster, or which are to drain; change a stream",
     "NATS refuses each of 25 subjects: permissions violation",
 )
-async def test_an_agent_may_not_publish_events(tmp_path: Path) -> None:
-    """Nor settings, nor what belongs to another host, store or key; nor anything that changes a stream."""
-    server = with_agent(tmp_path)
-    with server:
-        bus = await nats.connect(server.url, user="host-1", password=PASSWORD, inbox_prefix="_INBOX_host-1")
+@pytest.mark.parametrize("way", ["static", "callout"])
+async def test_an_agent_may_not_publish_events(way: str, tmp_path: Path) -> None:
+    """Nor settings, nor what belongs to another host, store or key; nor anything that changes a stream.
+
+    ``way``: what the server's files permit it, or the config service by its token.
+    """
+    with ExitStack() as stack:
+        if way == "callout":
+            asking = CalloutNats(tmp_path, workers={})
+            password = asking.add("host-1", "gateway/blocklist", kind="agent")
+            server: InfraNats = stack.enter_context(asking)
+            stack.enter_context(asking.service(tmp_path))
+        else:
+            server, password = stack.enter_context(with_agent(tmp_path)), PASSWORD
+        bus = await nats.connect(server.url, user="host-1", password=password, inbox_prefix="_INBOX_host-1")
         stream = names.notify_stream("gateway")
         refused = (
             "config.notify.gateway.blocklist.0",

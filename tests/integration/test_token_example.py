@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import asyncpg
+import nats
 import pytest
 from ringcast import Change, Worker
 from ringcast_client import ConfigServiceClient
-from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, TcpProxy
-from ringcast_wire import Strategy
+from ringcast_testkit import PATIENCE_S, ConfigServiceProcess, NatsServer, TcpProxy, until_done
+from ringcast_wire import Strategy, UnknownStoreError, names
 
 DOCUMENT = Path(__file__).parents[2] / "docs/sticky.md"
+REVISIONS = 300
+"""More than a worker writes in this test."""
 
 
 @pytest.fixture(scope="module")
 def example() -> SimpleNamespace:
     """What the example defines."""
     (code,) = re.findall(r"^```python\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
-    names: dict[str, object] = {}
-    exec(compile(code, str(DOCUMENT), "exec"), names)
-    return SimpleNamespace(**names)
+    defined: dict[str, object] = {}
+    exec(compile(code, str(DOCUMENT), "exec"), defined)
+    return SimpleNamespace(**defined)
 
 
 async def test_a_call_that_outlives_its_fence_writes_nothing(
@@ -76,6 +80,56 @@ async def test_a_call_that_outlives_its_fence_writes_nothing(
     assert await databases["a"].fetchval("SELECT value FROM limits WHERE name = 'row'") == "2"
     for database in databases.values():
         await database.close()
+
+
+async def test_tokens_rise_where_nats_has_lost_the_bucket_of_owners(
+    example: SimpleNamespace,
+    nats_server: NatsServer,
+    config_service: ConfigServiceProcess,
+    postgres_url: str,
+    tmp_path: Path,
+) -> None:
+    """Its revisions would begin again, and the database refuse each write for good."""
+    database = await asyncpg.connect(postgres_url)
+    await database.execute(example.TABLES)
+    written: asyncio.Queue[tuple[Change, bool]] = asyncio.Queue()
+
+    async def write(change: Change) -> None:
+        written.put_nowait((change, await example.write(database, change)))
+
+    async with ConfigServiceClient(config_service.address) as client, asyncio.timeout(2 * PATIENCE_S):
+        await client.create_store(
+            "gateway", partition_count=1, strategy=Strategy.STICKY, lease_ttl_ms=2_000, call_bound_ms=200
+        )
+        await client.put("gateway", "limits", "row", "1")
+        nc = await nats.connect(nats_server.url)
+        for _ in range(REVISIONS):
+            await nc.jetstream().publish(f"$KV.{names.owners_bucket('gateway')}.{names.load_key('other')}", b"{}")
+        await nc.close()
+        place: dict[str, Any] = {"store": "gateway", "keys": ["limits"], "servers": nats_server.url, "handler": write}
+        async with Worker(**place, worker_id="a"):
+            first, was_written = await written.get()
+        assert was_written
+        assert first.token is not None
+        assert first.token > REVISIONS
+        await asyncio.to_thread(nats_server.kill)
+        await asyncio.to_thread(shutil.rmtree, tmp_path / "nats/jetstream")
+        await asyncio.to_thread(nats_server.start)
+        await client.put("gateway", "limits", "row", "2")
+
+        async def start() -> None:
+            workers.append(Worker(**place, worker_id="b"))
+            await workers[-1].start()
+
+        workers: list[Worker] = []
+        await until_done(start, UnknownStoreError)  # the service makes the store's streams again
+        second, was_written = await written.get()
+        await workers[-1].stop()
+    assert was_written
+    assert second.token is not None
+    assert second.token > first.token
+    assert await database.fetchval("SELECT value FROM limits WHERE name = 'row'") == "2"
+    await database.close()
 
 
 async def test_the_example_writes_and_deletes_in_order(example: SimpleNamespace, postgres_url: str) -> None:

@@ -53,20 +53,14 @@ class ObservedOwnership(KeyOwnership):
         self._told: dict[int, int] = {}
         """The partitions that the application has, and which of these fences is that of the session which has them."""
         self.worker = current(Worker)
-        self._wipes = 0
         _ownerships[self.worker, key] = self
 
     @override
     def refreshed(self, refresh: Refresh) -> None:
         if not refresh.continued or self.has_fence:
             self._fences.append(-math.inf)
-            self._wipes = self.worker.broker.wipes
         self._fences[-1] = max(self._fences[-1], refresh.asked_at + TIMES.serve_s)
         super().refreshed(refresh)
-
-    def order(self, token: int | None) -> tuple[int, int]:
-        """A token as it rises: the numbers begin again when NATS has lost the bucket, as sessions do."""
-        return self._wipes, token or 0
 
     def told(self, partitions: frozenset[int]) -> None:
         """The application is told that it has these."""
@@ -203,7 +197,7 @@ class ExclusiveWorld(World):
             return
         mine = _ownerships[worker, change.key]
         rivals = self._others(worker, change.key, lambda owned: owned.may_call(change.partition))
-        worker.note("call", change.key, change.partition, mine.order(change.token), mine.has_fence, rivals)
+        worker.note("call", change.key, change.partition, change.token or 0, mine.has_fence, rivals)
 
     def _others(self, worker: Worker, key: str, applies: Callable[[ObservedOwnership], bool]) -> tuple[str, ...]:
         """The other processes to which something applies."""
@@ -310,7 +304,7 @@ class ExclusiveChecker(Checker):
         self._running: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
         self._halted: set[tuple[str, tuple[str, int]]] = set()
         """Processes that were halted within a call, and of which partition: nothing fences that."""
-        self._tokens: dict[tuple[str, int], tuple[int, int]] = {}
+        self._tokens: dict[tuple[str, int], int] = {}
 
     # ---- owners
 
@@ -348,7 +342,7 @@ class ExclusiveChecker(Checker):
         self._halted.update((worker, place) for place, running in self._running.items() if running[worker])
 
     def _on_call(
-        self, worker: str, key: str, partition: int, token: tuple[int, int], has_fence: bool, rivals: tuple[str, ...]
+        self, worker: str, key: str, partition: int, token: int, has_fence: bool, rivals: tuple[str, ...]
     ) -> None:
         place = f"{worker} {key}/{partition}"
         self._on_last_call(worker, key, partition)
@@ -356,7 +350,7 @@ class ExclusiveChecker(Checker):
             self._wrong("fence", f"{place}: a call begins after its fence")
         if rivals:
             self._wrong("two owners", f"{place}: a call begins, and {', '.join(rivals)} could begin one")
-        if not token[1] or token < self._tokens.get((key, partition), token):
+        if not token or token < self._tokens.get((key, partition), token):
             self._wrong("token", f"{place}: {token} after {self._tokens.get((key, partition))}")
         else:
             self._tokens[key, partition] = token

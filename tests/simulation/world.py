@@ -225,7 +225,9 @@ class World:
             )
         if config.name.startswith("KV_"):
             ttl_s = config.max_age or None
-            return Bucket(ttl_s, self.marker_s if config.name == f"KV_{names.nodes_bucket(STORE)}" else LEASE_S)
+            made = Bucket(ttl_s, self.marker_s if config.name == f"KV_{names.nodes_bucket(STORE)}" else LEASE_S)
+            made.sequence = max(1, config.first_seq or 0) - 1
+            return made
         return None  # dead letters, which nobody reads here
 
     # ---- writes

@@ -317,7 +317,7 @@ async def test_the_token_of_the_last_admin_can_not_be_revoked(service: Service) 
         (pb.RevokeTokenRequest(), "one of principal and digest is needed"),
         (pb.RevokeTokenRequest(principal="a", digest="0" * 64), "one of principal and digest is needed"),
         (pb.RevokeTokenRequest(digest="0" * 63), "is not 64 hexadecimal digits"),
-        (pb.RevokeTokenRequest(principal="absent"), "principal 'absent' has no token in this instance's file"),
+        (pb.RevokeTokenRequest(principal="absent"), "principal 'absent' has no token in this instance's files"),
     ],
 )
 async def test_what_is_no_token_is_refused(service: Service, request_: pb.RevokeTokenRequest, sentence: str) -> None:

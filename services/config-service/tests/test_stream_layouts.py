@@ -1,10 +1,12 @@
-"""Streams that a newer build has made are left as they are."""
+"""Streams that a newer build has made are left as they are, and one that was lost goes on above its revisions."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import nats
 import pytest
 from nats.js.api import StreamConfig
@@ -13,7 +15,7 @@ from ringcast_config_service.nats.provisioner import Provisioner
 from ringcast_config_service.nats.streams import StreamSizes, layout_of
 from ringcast_config_service.telemetry import Telemetry
 from ringcast_testkit import NatsServer
-from ringcast_wire import limits, names
+from ringcast_wire import Strategy, limits, names
 
 Bench = Any  # of conftest.py
 
@@ -63,3 +65,30 @@ async def test_a_stream_of_a_newer_build_is_left_as_it_is(
 def test_what_is_no_layout_counts_as_the_first(said: str, layout: int) -> None:
     assert layout_of(StreamConfig(metadata={"ringcast.layout": said})) == layout
     assert layout_of(StreamConfig()) == 1
+
+
+async def test_a_bucket_of_owners_that_was_lost_goes_on_above_its_revisions(
+    sqlite_bench: Bench, new_store: Any, nats_server: NatsServer
+) -> None:
+    """Tokens are revisions of it, and databases of applications refuse older ones."""
+    sticky = new_store("sticky")
+    settings = msgspec.structs.replace(
+        sticky.settings, strategy=Strategy.STICKY, lease_ttl_ms=10_000, call_bound_ms=1_000
+    )
+    sticky = await sqlite_bench.repo.stores.create_store(replace(sticky, settings=settings))
+    bucket = names.owners_bucket(sticky.name)
+    nc = await nats.connect(nats_server.url)
+    try:
+        js, last = nc.jetstream(), 0
+        provisioner = Provisioner(
+            js, sqlite_bench.repo.stores, replicas=1, interval_s=30, sizes=SMALL, telemetry=Telemetry()
+        )
+        for _ in range(3):
+            await provisioner.ensure(sticky)
+            for _ in range(20):
+                stored = await js.publish(f"$KV.{bucket}.{names.load_key('w')}", b"{}")
+                assert stored.seq > last
+                last = stored.seq
+            await js.delete_stream(f"KV_{bucket}")
+    finally:
+        await nc.close()

@@ -11,7 +11,7 @@ import bisect
 import itertools
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from ringcast_wire import EventLog, InvalidInputError, PermissionDeniedError, RingcastError, Role, limits, names, shown
@@ -142,7 +142,9 @@ class Access:
         self._grants: list[RoleGrant] = []
         self._roles: dict[tuple[str, str], frozenset[Role]] = {}
         self.version = 0
-        """Grows whenever other roles are read than before."""
+        """Grows whenever other roles, or other tokens that are revoked, are read than before."""
+        self.worker_tokens: Callable[[], Sequence[KnownToken]] = lambda: ()
+        """Those of workers and agents, where this instance answers the auth callout."""
 
     async def load(self) -> None:
         """Reads the roles.
@@ -152,7 +154,9 @@ class Access:
         """
         async with self._loading:  # so that an older answer does not take the place of a newer one
             grants, revoked = await self._repository.role_grants(), await self._repository.revoked_tokens()
-            self._revoked = revoked
+            if revoked != self._revoked:
+                self._revoked = revoked
+                self.version += 1
             if grants != self._grants:
                 self._know(grants)
 
@@ -328,8 +332,9 @@ class Access:
         return done
 
     async def revoke_tokens(self, principal: str, digest: str, by: Caller) -> int:
-        """Has tokens refused from now on: those of a principal in the file, or the one with a digest; how many were not
-        refused before.
+        """Has tokens refused from now on: those of a principal in the files, or the one with a digest.
+
+        Returns how many were not refused before.
 
         Raises:
             PermissionDeniedError: ``by`` is no ADMIN of all stores any more, as the database has it.
@@ -338,7 +343,7 @@ class Access:
             LimitExceededError: as many as may be are revoked.
         """
         known = None if self.logins is None else self.logins.known_tokens()
-        tokens = _chosen_tokens(known or [], principal, digest)
+        tokens = _chosen_tokens([*(known or []), *self.worker_tokens()], principal, digest)
         counting = None if known is None else [token for token in known if not token.has_expired]
         issuers = () if self.logins is None else self.logins.principals_of_issuers()
         done = await self._repository.revoke_tokens(
@@ -365,7 +370,9 @@ def _chosen_tokens(known: Sequence[KnownToken], principal: str, digest: str) -> 
         return [token for token in known if token.digest == wanted][:1] or [KnownToken("", wanted)]
     found = [token for token in known if token.principal == principal]
     if not found:
-        raise InvalidInputError(f"principal {shown(principal)} has no token in this instance's file", field="principal")
+        raise InvalidInputError(
+            f"principal {shown(principal)} has no token in this instance's files", field="principal"
+        )
     return found
 
 

@@ -36,6 +36,7 @@ async def callout_work(
     permits = Permits(
         settings.token_file, access, consumer_prefix=settings.consumer_prefix, partitions=settings.partitions
     )
+    access.worker_tokens = permits.known_tokens
     measures.unusable_files["worker_tokens"] = lambda: permits.file_unusable
     server = CalloutServer(
         nc,

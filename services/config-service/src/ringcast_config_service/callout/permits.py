@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from ringcast_wire import InvalidInputError, Role, names, shown
 from ringcast_wire.permissions import agent_user, worker_user
-from ringcast_wire.tokens import digest
+from ringcast_wire.tokens import KnownToken, digest
 from ringcast_wire.worker_tokens import MAX_TOKEN_LENGTH, WorkerToken, read_worker_tokens
 
 from ringcast_config_service.access import Access
@@ -67,7 +67,7 @@ class Permits:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Is another one after each change of tokens or roles. Looks whether the file has changed."""
+        """Is another one after each change of tokens, roles or what is revoked. Looks whether the file has changed."""
         self._tokens.now()
         return self._tokens.version, self._access.version
 
@@ -92,6 +92,8 @@ class Permits:
         tokens = known.get(digest(secret), [])
         if not tokens:
             raise RefusedError("unknown_token", worker_id, f"{asked} sent a token that is unknown")
+        if self._access.is_revoked(tokens[0].digest):
+            raise RefusedError("unknown_token", worker_id, f"{asked} sent a token that is revoked")
         if not worker_id and not tokens[0].many:
             worker_id = tokens[0].worker_id
         try:
@@ -116,7 +118,14 @@ class Permits:
         if not at or not tilde:
             return True
         token = self._tokens.now().by_tag.get((principal, tag))
-        return token is not None and token.allows(worker_id) and self._unreadable(token) is None
+        if token is None or self._access.is_revoked(token.digest):
+            return False
+        return token.allows(worker_id) and self._unreadable(token) is None
+
+    def known_tokens(self) -> list[KnownToken]:
+        """The tokens in the file now, revoked ones too: each once, though it may have several lines."""
+        tokens = (token for tokens in self._tokens.now().by_digest.values() for token in tokens[:1])
+        return [KnownToken(token.principal, token.digest) for token in tokens]
 
     def _unreadable(self, token: WorkerToken) -> str | None:
         """A store of the token that its principal may not read."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Final
@@ -130,7 +131,8 @@ class Provisioner:
                     store = await self.before_events(store)
                 await self._ensure_stream(config)
             if store.settings.strategy is Strategy.STICKY or (store.migration is not None and store.migration.is_on):
-                await self._ensure_stream(streams.owners(store.name, self._sizes))
+                age_ms = int(time.time() * 1000) - store.created_at_ms
+                await self._ensure_stream(streams.owners(store.name, self._sizes, age_ms))
                 await self._ensure_stream(streams.wishes(store.name))
             settings = await self._js.key_value(names.meta_bucket(store.name))
             await self._ensure_settings(store, settings)

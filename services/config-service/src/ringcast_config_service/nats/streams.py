@@ -27,6 +27,8 @@ DUPLICATE_WINDOW_S: Final = 120.0
 NODE_TTL_S: Final = RECORD_AGE_S
 OWNERS_TTL_S: Final = RECORD_AGE_S
 """The proof of exclusive ownership wants a session kept for much longer than a death takes to prove."""
+OWNERS_REVISIONS_PER_MS: Final = 10
+"""More than such a bucket takes in for long: 10,000 a second. 2,000 workers refresh their sessions once a second."""
 SEAL_TTL_S: Final = 30 * 86_400.0
 """How long a group's position outlives the group. The host that delivers it rewrites it every day."""
 DEAD_LETTERS: Final = 100_000
@@ -117,14 +119,19 @@ def groups(store: str, sizes: StreamSizes) -> StreamConfig:
     return _bucket(bucket, subjects, limits.MAX_RECORD_BYTES, SEAL_TTL_S, sizes.groups_max_bytes, sizes.data_tags)
 
 
-def owners(store: str, sizes: StreamSizes) -> StreamConfig:
-    """The bucket of exclusive ownership, of a store of strategy ``sticky`` and of one that migrates, or once did."""
+def owners(store: str, sizes: StreamSizes, age_ms: int = 0) -> StreamConfig:
+    """The bucket of exclusive ownership, of a store of strategy ``sticky`` and of one that migrates, or once did.
+
+    ``age_ms``: of the store. Tokens are revisions of this bucket, and databases of applications refuse older ones: so
+    where the bucket was lost, with all that says how far it was, its revisions begin above what it can have had.
+    """
     bucket = names.owners_bucket(store)
     of_key = (names.term_key("*"), names.table_key("*"), names.state_key("*", "*"), names.gone_key("*", "*"))
     keys = (*of_key, names.session_key("*"), names.load_key("*"))
     record_bytes = limits.MAX_TABLE_BYTES + limits.CHUNK_HEADROOM_BYTES
     subjects = [subject_of(bucket, key) for key in keys]
-    return _bucket(bucket, subjects, record_bytes, OWNERS_TTL_S, sizes.members_max_bytes, sizes.lease_tags)
+    made = _bucket(bucket, subjects, record_bytes, OWNERS_TTL_S, sizes.members_max_bytes, sizes.lease_tags)
+    return made.evolve(first_seq=1 + max(0, age_ms) * OWNERS_REVISIONS_PER_MS)
 
 
 def wishes(store: str) -> StreamConfig:

@@ -169,9 +169,10 @@ async def live_through(machine: Path, clock: Clock) -> int:
     """
     environment = {name: value for name, value in os.environ.items() if _SHARED_VARIABLES.match(name)}
     environment |= {"PATH": "/opt/rust/bin:/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "TERM": "dumb"}
+    environment["VIRTUAL_ENV_DISABLE_PROMPT"] = "1"  # a prompt would be taken for something that was printed
     install, start = (block.splitlines() for block in _shell_blocks())
     first = await Terminal.open(machine, environment, with_keys=True)
-    await _type(first, "git clone --quiet ringcast.bundle ringcast && cd ringcast", "")
+    await _type(first, "git -c advice.detachedHead=false clone --quiet ringcast.bundle ringcast && cd ringcast", "")
     for line in install:
         await _type(first, line, "[...]\n", _SETUP_S)
         clock.done(line)

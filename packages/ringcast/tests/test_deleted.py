@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ringcast import Change, KeyDeletedError, Mode, StoreDeletedError, Worker
-from ringcast_testkit import PATIENCE_S
+from ringcast_testkit import PATIENCE_S, until
 from ringcast_wire import Strategy
 
 if TYPE_CHECKING:
@@ -26,17 +26,26 @@ class Seen:
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
+        self.assigned: set[tuple[str, int]] = set()
         self.revoked: list[tuple[str, int]] = []
 
     def handle(self, change: Change) -> None:
         self.changes.append(change)
+
+    def on_assigned(self, key: str, partitions: frozenset[int]) -> None:
+        self.assigned |= {(key, partition) for partition in partitions}
 
     def on_revoked(self, key: str, partitions: frozenset[int]) -> None:
         self.revoked += [(key, partition) for partition in partitions]
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"handler": self.handle, "on_revoked": self.on_revoked, "heads_s": 0.2}
+        callbacks = {"handler": self.handle, "on_assigned": self.on_assigned, "on_revoked": self.on_revoked}
+        return {**callbacks, "heads_s": 0.2}
+
+    async def all_assigned(self, key: str) -> None:
+        """A worker may be ready before its application is told of the last partitions."""
+        await until(lambda: {(key, partition) for partition in range(8)} <= self.assigned)
 
     def revoked_of(self, key: str) -> list[int]:
         return sorted(partition for name, partition in self.revoked if name == key)
@@ -60,6 +69,7 @@ async def test_a_deleted_store_ends_its_workers(store: Store, mode: Mode, shares
     worker = store.worker(**seen.settings)
     await worker.start()
     await worker.wait_ready(timeout_s=PATIENCE_S)
+    await seen.all_assigned("list")
     await store.client.delete_store(store.name)
     with pytest.raises(StoreDeletedError, match=r"was deleted at .* UTC, it can be restored until"):
         await worker.wait_closed()
@@ -82,6 +92,7 @@ async def test_a_deleted_key_of_several_is_given_up_and_the_others_go_on(store: 
     seen = Seen()
     async with store.worker(keys=("list", "other"), **seen.settings) as worker:
         await worker.wait_ready(timeout_s=PATIENCE_S)
+        await seen.all_assigned("list")
         await store.client.delete_key(store.name, "list")
         with pytest.raises(KeyDeletedError, match="config key 'list' of store"):
             await worker.wait_until("list", lambda: False, timeout_s=PATIENCE_S)
@@ -111,6 +122,7 @@ async def test_the_last_key_ends_the_worker(store: Store, strategy: Strategy) ->
     worker = store.worker(**seen.settings)
     await worker.start()
     await worker.wait_ready(timeout_s=PATIENCE_S)
+    await seen.all_assigned("list")
     await store.client.delete_key(store.name, "list")
     with pytest.raises(KeyDeletedError, match="config key 'list' of store"):
         await worker.wait_closed()

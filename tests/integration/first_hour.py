@@ -246,6 +246,7 @@ def main(words: Sequence[str] | None = None) -> None:
         sys.exit(f"first-hour: FAILED: {str(error) or 'a command did not end'}")
     except KeyboardInterrupt:
         sys.exit("first-hour: stopped")
+    (ROOT / "build").mkdir(exist_ok=True)
     (ROOT / "build/first-hour.json").write_text(json.dumps(clock.steps, indent=2) + "\n")
     print(f"first-hour: {count} commands of docs/tutorial.md were typed, and printed what it says")
 

@@ -33,6 +33,4 @@ class RepeatedDeliveries:
 
     def pop(self, matches: Callable[[int], bool]) -> list[str]:
         """Forgets those of the revisions that match, and returns them."""
-        found = self.of(matches)
-        self._tokens = {rev: tokens for rev, tokens in self._tokens.items() if not matches(rev)}
-        return found
+        return [token for rev in filter(matches, list(self._tokens)) for token in self._tokens.pop(rev)]
